@@ -1,0 +1,15 @@
+"""One file per family of checks: pure functions of (facts, expectation, previous facts) that give findings.
+
+Adding a family is one file and one line in `FAMILIES`.
+"""
+
+from __future__ import annotations
+
+from ..findings import Declaration
+from . import cpu
+
+FAMILIES = (cpu,)
+
+ALL: tuple[Declaration, ...] = tuple(
+    value.declaration for family in FAMILIES for value in vars(family).values() if hasattr(value, "declaration")
+)

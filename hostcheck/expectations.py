@@ -1,0 +1,209 @@
+"""What a class of hosts should be: pydantic models of the inventory's wishes and waivers, with defaults and their sources.
+
+Every model refuses unknown keys. A default whose source is "own" is this project's choice; a figure of "the lab" is from
+the public B70 optimization lab's record and is that lab's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import datetime, timezone
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+SCHEMA = "hostcheck/expectation/1"
+WAIVERS_SCHEMA = "hostcheck/waivers/1"
+
+BDF_FORM = re.compile(r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
+REQUIRED_WITH_GPU = ("log.access", "gpu.enumeration", "gpu.fault", "pcie.link.*")
+
+
+class Model(BaseModel):
+    """Base: unknown keys are refused, values are not changed after reading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _bdf(text: str) -> str:
+    if not BDF_FORM.match(text.lower()):
+        raise ValueError(f"{text!r} is not a PCI address with its domain, such as 0000:03:00.0")
+    return text.lower()
+
+
+Bdf = Annotated[str, AfterValidator(_bdf)]
+
+
+class Link(Model):
+    """A link as declared for a slot: `speed` in GT/s, `width` in lanes."""
+
+    speed: float
+    width: int
+
+
+class Gpus(Model):
+    """The cards of a host. Nothing is expected unless declared.
+
+    count: number of cards. bdfs: their addresses. ids: their PCI device ids, e.g. ``e223``.
+    """
+
+    count: int | None = Field(default=None, ge=0)
+    bdfs: tuple[Bdf, ...] = ()
+    ids: tuple[str, ...] = ()
+
+    @property
+    def expected(self) -> bool:
+        """Are there cards that should be there?"""
+        return bool(self.count or self.bdfs or self.ids)
+
+
+class Guc(Model):
+    """GuC firmware. wanted: version every card should run.
+
+    known_bad: (kernel release pattern, GuC version) pairs that faulted here; a match is at most a warning
+    (vllm-project/vllm#55425: 7.0.0-29 with 70.58.0 faulted in 4 of 4 arms; not a universal cure, so no default).
+    """
+
+    wanted: str | None = None
+    known_bad: tuple[tuple[str, str], ...] = ()
+
+
+class Aer(Model):
+    """Limits on corrected errors. They are rates: a single event is no verdict.
+
+    gpu_fail_per_s: on a path to a GPU, over any 60 s (design, section 7; lab-host-facts 2.1).
+    gpu_burst: events within one second on such a path.
+    background_per_h: elsewhere (the lab's NVMe background was 0.15 to 5.2 per hour).
+    storm_per_s: elsewhere, on root or model storage.
+    """
+
+    gpu_fail_per_s: float = 1.0
+    gpu_burst: int = 10
+    background_per_h: float = 6.0
+    storm_per_s: float = 1.0
+
+
+class CpuGovernor(Model):
+    """Wish of the role cpu_governor. None: not wanted, so not judged against."""
+
+    governor: str | None = None
+    epp: str | None = None
+
+
+class PcieAspm(Model):
+    """Wish of the role pcie_aspm.
+
+    policy: a word of /sys/module/pcie_aspm/parameters/policy.
+    effective: what LnkCtl of the GPU paths should say, ``disabled`` or ``l1``; None: not judged.
+    """
+
+    policy: Literal["default", "performance", "powersave", "powersupersave"] | None = None
+    effective: Literal["disabled", "l1"] | None = None
+
+
+class Settings(Model):
+    """One wanted value for roles and checks alike, one key per role."""
+
+    cpu_governor: CpuGovernor = CpuGovernor()
+    pcie_aspm: PcieAspm = PcieAspm()
+
+
+class Expectation(Model):
+    """What a class of hosts should be; the content of ``hostcheck_expect`` and of an expectation file.
+
+    required: ids (``*`` allowed) that must not be unknown; None: `REQUIRED_WITH_GPU` when a GPU is present or expected.
+    boost_off_reason: why this host runs without boost on purpose; turns `cpu.boost` from `warn` into `info`.
+    slot_link: the link that a slot can give, by the BDF of the card's uplink or of the port above it.
+    """
+
+    schema_: Literal["hostcheck/expectation/1"] = Field(default=SCHEMA, alias="schema")
+    gpus: Gpus = Gpus()
+    guc: Guc = Guc()
+    aer: Aer = Aer()
+    settings: Settings = Settings()
+    required: tuple[str, ...] | None = None
+    boost_off_reason: str | None = None
+    slot_link: dict[Bdf, Link] = Field(default_factory=dict)
+    model_storage: tuple[Bdf, ...] = ()
+
+    def required_ids(self, gpu_present: bool) -> tuple[str, ...]:
+        """The check ids that must not be unknown on this host."""
+        if self.required is not None:
+            return self.required
+        return REQUIRED_WITH_GPU if gpu_present or self.gpus.expected else ()
+
+
+class Waiver(Model):
+    """An exception: it has a reason and an end, is still run, keeps its status and is shown.
+
+    check, subject, hosts: names, ``*`` allowed. until: the last moment at which it holds (a date means its end, UTC).
+    boot_id or until_event: on log findings one of them is required, since a newer event is a new fault:
+    the boot whose events are excused, or the time of the last event that is excused.
+    """
+
+    check: str
+    subject: str = "*"
+    hosts: tuple[str, ...] = ("*",)
+    justification: str = Field(min_length=1)
+    until: datetime
+    boot_id: str | None = None
+    until_event: datetime | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _whole_day(cls, data: Any) -> Any:
+        """A date without a time holds to the end of that day."""
+        if isinstance(data, dict):
+            until = data.get("until")
+            if until is not None and re.fullmatch(r"\d{4}-\d{2}-\d{2}", str(until)):
+                data = {**data, "until": f"{until}T23:59:59+00:00"}
+        return data
+
+    @model_validator(mode="after")
+    def _events(self) -> Waiver:
+        log = ("gpu.fault", "gpu.wedged", "gpu.lost", "aer.")
+        if self.boot_id is None and self.until_event is None and self.check.startswith(log):
+            raise ValueError(f"a waiver of {self.check} needs boot_id or until_event: a newer event is a new fault")
+        return self
+
+    def holds(self, now: datetime) -> bool:
+        """Has it not ended yet?"""
+        until = self.until if self.until.tzinfo else self.until.replace(tzinfo=timezone.utc)
+        return now <= until
+
+
+class Refused(ValueError):
+    """Bad input; its text is for the person who wrote it."""
+
+
+def _messages(error: ValidationError, what: str) -> str:
+    lines = []
+    for item in error.errors():
+        where = ".".join(str(part) for part in item["loc"]) or "the whole"
+        found = "" if item["type"] in ("missing", "extra_forbidden") else f" (found {item['input']!r:.60})"
+        message = {"extra_forbidden": "unknown key", "missing": "is missing"}.get(item["type"], item["msg"])
+        lines.append(f"{what}: {where}: {message}{found}")
+    return "\n".join(lines)
+
+
+def expectation(data: Any, what: str = "hostcheck_expect") -> Expectation:
+    """Validate the wishes for a host. Raises Refused with one line per mistake."""
+    try:
+        return Expectation.model_validate(data if data is not None else {})
+    except ValidationError as error:
+        raise Refused(_messages(error, what)) from error
+
+
+def waivers(data: Any, what: str = "hostcheck_waivers") -> tuple[Waiver, ...]:
+    """Validate waivers: a list, or a document ``{schema: hostcheck/waivers/1, waivers: [...]}``. Raises Refused."""
+    if isinstance(data, dict):
+        if data.get("schema") != WAIVERS_SCHEMA or not set(data) <= {"schema", "waivers"}:
+            raise Refused(f"{what}: wanted a list, or the keys schema: {WAIVERS_SCHEMA} and waivers")
+        data = data.get("waivers")
+    if not isinstance(data, Iterable) or isinstance(data, str):
+        raise Refused(f"{what}: wanted a list of waivers, found {data!r:.60}")
+    try:
+        return TypeAdapter(tuple[Waiver, ...]).validate_python(tuple(data))
+    except ValidationError as error:
+        raise Refused(_messages(error, what)) from error

@@ -1,0 +1,203 @@
+"""Facts of one host: every reading, at one moment.
+
+Adding a source is one file in `readings` (dataclass, parsers, ``read``) and one line in `Facts`. Every
+field of such a dataclass is a `Reading`, so that a group that raised, hung or was not asked for is still whole: all of
+its readings say why.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pickle
+import selectors
+import signal
+import sys
+import time
+import typing
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+from .readings.aspm import Aspm
+from .readings.aspm import read as read_aspm
+from .readings.cpufreq import Cpufreq
+from .readings.cpufreq import read as read_cpufreq
+from .readings.identity import Identity
+from .readings.identity import read as read_identity
+from .readings.lscpu import Lscpu
+from .readings.lscpu import read as read_lscpu
+from .reader import Reader, Reading
+from .recording import Recorder, utc
+
+SCHEMA = "hostcheck/facts/1"
+DEADLINE = 120.0  # seconds for a whole gather
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the caller says about this read.
+
+    under_load: the cards were busy while they were read, so that a low link speed is conclusive.
+    wake: sleeping cards may be read, which wakes them.
+    xpu_smi: ``auto`` (only when no card is suspended, faulted or held), ``always`` or ``never``.
+    """
+
+    under_load: bool = False
+    wake: bool = False
+    xpu_smi: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.xpu_smi not in ("auto", "always", "never"):
+            raise ValueError(f"xpu_smi is {self.xpu_smi!r}, wanted auto, always or never")
+
+
+@dataclass(frozen=True)
+class Group:
+    """How a field of `Facts` is read.
+
+    needs: names of earlier fields (or ``options``) that `read` gets as keyword arguments.
+    deadline: seconds; with `device` the group runs in a child that is killed (or abandoned, where it hangs
+        in the kernel) at this time.
+    """
+
+    read: Callable[..., Any]
+    needs: tuple[str, ...] = ()
+    device: bool = False
+    deadline: float = 20.0
+
+
+def group(read: Callable[..., Any], needs: tuple[str, ...] = (), device: bool = False, deadline: float = 20.0) -> Any:
+    """Declare a field of `Facts`; see `Group`."""
+    return field(metadata={"group": Group(read, needs, device, deadline)})
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All readings of one host. `taken_at` is UTC and is what the checks call "now"."""
+
+    __pydantic_config__ = {"extra": "forbid"}
+
+    schema: str
+    taken_at: str
+    options: Options
+    identity: Identity = group(read_identity)
+    lscpu: Lscpu = group(read_lscpu)
+    cpufreq: Cpufreq = group(read_cpufreq)
+    aspm: Aspm = group(read_aspm)
+
+
+GROUPS: dict[str, Group] = {
+    item.name: item.metadata["group"] for item in dataclasses.fields(Facts) if "group" in item.metadata
+}
+
+
+def closure(subset: Iterable[str]) -> tuple[str, ...]:
+    """The named groups and all that they need, in the order in which they are read; () means all.
+
+    Raises ValueError for a name that is no group.
+    """
+    names = set(subset)
+    unknown = sorted(names - set(GROUPS))
+    if unknown:
+        raise ValueError(f"no such subset: {', '.join(unknown)}; there are {', '.join(GROUPS)}")
+    if not names:
+        return tuple(GROUPS)
+    for name in reversed(list(GROUPS)):
+        if name in names:
+            names.update(need for need in GROUPS[name].needs if need in GROUPS)
+    return tuple(name for name in GROUPS if name in names)
+
+
+def unread(cls: type[Any], reason: str, detail: str) -> Any:
+    """An instance of a group whose every reading says why there is none."""
+    return cls(**{item.name: Reading.no(reason, detail) for item in dataclasses.fields(cls)})
+
+
+def gather(
+    reader: Reader, options: Options | None = None, subset: Iterable[str] = (), deadline: float = DEADLINE
+) -> Facts:
+    """Read a host. Never raises for what the host does; raises ValueError for an unknown subset."""
+    wanted = closure(subset)
+    ends = time.monotonic() + deadline
+    classes = typing.get_type_hints(Facts)
+    found: dict[str, Any] = {"options": options or Options()}
+    taken_at = utc(reader.taken_at())
+    for name, spec in GROUPS.items():
+        if name not in wanted:
+            found[name] = unread(classes[name], "not_asked", "this subset was not asked for")
+            continue
+        given = {need: found[need] for need in spec.needs}
+        left = min(spec.deadline, ends - time.monotonic())
+        if left <= 0:
+            found[name] = unread(classes[name], "timeout", f"the whole read took more than {deadline:g} s")
+        elif spec.device and reader.live:
+            found[name] = _in_child(spec.read, reader, given, classes[name], left)
+        else:
+            found[name] = _guarded(spec.read, reader, given, classes[name])
+    return Facts(schema=SCHEMA, taken_at=taken_at, **found)
+
+
+def _guarded(read: Callable[..., Any], reader: Reader, given: dict[str, Any], cls: type[Any]) -> Any:
+    try:
+        return read(reader, **given)
+    except Exception as error:  # one group with a defect costs only itself (design, rule 11)
+        return unread(cls, "not_understood", f"{read.__module__}: {type(error).__name__}: {error}")
+
+
+def _in_child(read: Callable[..., Any], reader: Reader, given: dict[str, Any], cls: type[Any], seconds: float) -> Any:
+    """Run a group in a forked child, which is killed, or abandoned when it hangs in the kernel, after `seconds`."""
+    ours, theirs = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        os.close(ours)
+        try:
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that its commands are killed with it
+            answer = _guarded(read, reader, given, cls)
+            taken = reader.take() if isinstance(reader, Recorder) else None
+            with os.fdopen(theirs, "wb") as pipe:
+                pickle.dump((answer, taken), pipe)
+        finally:
+            os._exit(0)
+    os.close(theirs)
+    data = _until(ours, time.monotonic() + seconds)
+    if data is None:
+        _end(pid)
+        return unread(cls, "timeout", f"did not end within {seconds:.0f} s and was killed")
+    _end(pid)
+    try:
+        answer, taken = pickle.loads(data)
+    except (pickle.UnpicklingError, EOFError):
+        return unread(cls, "io", "the child that read this group died")
+    if taken is not None and isinstance(reader, Recorder):
+        reader.merge(taken)
+    return answer
+
+
+def _until(descriptor: int, ends: float) -> bytes | None:
+    """All that comes through a pipe, or None when it is still open at the time `ends`."""
+    pieces: list[bytes] = []
+    with os.fdopen(descriptor, "rb", buffering=0) as pipe, selectors.DefaultSelector() as selector:
+        selector.register(pipe, selectors.EVENT_READ)
+        while True:
+            left = ends - time.monotonic()
+            if left <= 0 or not selector.select(left):
+                return None
+            piece = pipe.read(1 << 20)
+            if not piece:
+                return b"".join(pieces)
+            pieces.append(piece)
+
+
+def _end(pid: int) -> None:
+    """See a child to its end: wait a moment, ask, then kill; one in D state is left to the kernel."""
+    for number, patience in ((0, 1.0), (signal.SIGTERM, 3.0), (signal.SIGKILL, 2.0)):
+        if number:
+            os.kill(pid, number)
+        until = time.monotonic() + (patience if number or pid else 0)
+        while time.monotonic() < until:
+            if os.waitpid(pid, os.WNOHANG)[0] == pid:
+                return
+            time.sleep(0.002)
