@@ -25,6 +25,8 @@ from .readings.cpufreq import Cpufreq
 from .readings.cpufreq import read as read_cpufreq
 from .readings.identity import Identity
 from .readings.identity import read as read_identity
+from .readings.kernel_log import KernelLog
+from .readings.kernel_log import read as read_kernel_log
 from .readings.lscpu import Lscpu
 from .readings.lscpu import read as read_lscpu
 from .reader import Reader, Reading
@@ -76,7 +78,7 @@ def group(read: Callable[..., Any], needs: tuple[str, ...] = (), device: bool = 
 class Facts:
     """All readings of one host. `taken_at` is UTC and is what the checks call "now"."""
 
-    __pydantic_config__ = {"extra": "forbid"}
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 
     schema: str
     taken_at: str
@@ -84,6 +86,7 @@ class Facts:
     identity: Identity = group(read_identity)
     lscpu: Lscpu = group(read_lscpu)
     cpufreq: Cpufreq = group(read_cpufreq)
+    kernel_log: KernelLog = group(read_kernel_log, device=False, deadline=75.0)
     aspm: Aspm = group(read_aspm)
 
 
@@ -168,7 +171,7 @@ def _in_child(read: Callable[..., Any], reader: Reader, given: dict[str, Any], c
         return unread(cls, "timeout", f"did not end within {seconds:.0f} s and was killed")
     _end(pid)
     try:
-        answer, taken = pickle.loads(data)
+        answer, taken = pickle.loads(data)  # noqa: S301
     except (pickle.UnpicklingError, EOFError):
         return unread(cls, "io", "the child that read this group died")
     if taken is not None and isinstance(reader, Recorder):
