@@ -1,14 +1,14 @@
-"""What a class of hosts should be: pydantic models of the inventory's wishes and waivers, with defaults and their sources.
+"""What a class of hosts should be: the inventory's wishes and waivers, with defaults and their sources.
 
-Every model refuses unknown keys. A default whose source is "own" is this project's choice; a figure of "the lab" is from
-the public B70 optimization lab's record and is that lab's.
+Every model refuses unknown keys. A default whose source is "own" is this project's choice; a figure of "the lab" is
+from the public B70 optimization lab's record and is that lab's.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -169,7 +169,7 @@ class Waiver(Model):
 
     def holds(self, now: datetime) -> bool:
         """Has it not ended yet?"""
-        until = self.until if self.until.tzinfo else self.until.replace(tzinfo=timezone.utc)
+        until = self.until if self.until.tzinfo else self.until.replace(tzinfo=UTC)
         return now <= until
 
 

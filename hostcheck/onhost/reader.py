@@ -224,7 +224,7 @@ class Reader:
         raise NotImplementedError
 
     def call(self, name: str) -> Reading[Any]:
-        """Call a function of psutil or pyudev without arguments, e.g. ``psutil.net_if_addrs``; plain data comes back."""
+        """Call a function of psutil or pyudev, e.g. ``psutil.net_if_addrs``, without arguments; gives plain data."""
         raise NotImplementedError
 
     # -- the same for all --------------------------------------------------------------------------
@@ -287,7 +287,8 @@ def _kill(child: _Child) -> None:
 def _chunks(child: _Child) -> Iterator[bytes]:
     """Standard output piece by piece until both pipes end or the deadline is reached."""
     stdout, stderr = child.process.stdout, child.process.stderr
-    assert stdout is not None and stderr is not None
+    assert stdout is not None
+    assert stderr is not None
     with selectors.DefaultSelector() as selector:
         selector.register(stdout, selectors.EVENT_READ)
         selector.register(stderr, selectors.EVENT_READ)

@@ -1,0 +1,292 @@
+"""The command line. One function per verb; each returns the exit code.
+
+Exit codes: 0 nothing failing, or yes; 1 an unwaived fail, or no; 2 wrong use or bad input; 3 could not tell.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from . import __version__
+from .onhost.gather import Facts, Options, gather
+from .onhost.reader import Reader
+from .onhost.recording import RecordedReader, below, dump, load
+
+Parser = argparse.ArgumentParser
+
+
+class BadInput(Exception):
+    """Wrong use or bad input: the message says what was wanted, what was found and what to do."""
+
+
+def source_options(parser: Parser) -> None:
+    """Options of every verb that reads a host."""
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--root", metavar="DIR", default="/", help="read this directory instead of this machine's /")
+    where.add_argument("--recording", metavar="FILE", help="replay a recording (hostcheck record) instead of reading")
+    parser.add_argument("--under-load", action="store_true", help="the cards are busy now: a low link speed counts")
+    parser.add_argument("--wake", action="store_true", help="read sleeping cards too, which wakes them")
+    parser.add_argument(
+        "--xpu-smi",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="run xpu-smi: auto (default) only when no card sleeps, faulted on this boot or is in use",
+    )
+
+
+def judge_options(parser: Parser) -> None:
+    """Options of every verb that judges a host."""
+    parser.add_argument("--expect", metavar="FILE", help="what this host should be (YAML, hostcheck/expectation/1)")
+    parser.add_argument("--waivers", metavar="FILE", help="exceptions with a reason and an end (YAML)")
+    parser.add_argument(
+        "--since", metavar="WHEN", default="boot", help="bound faults: boot (default), last-run or a UTC time"
+    )
+    parser.add_argument("--name", metavar="HOST", help="the host's name in the report and for waivers")
+
+
+def reader_of(given: argparse.Namespace) -> Reader:
+    """The reader that the options ask for."""
+    try:
+        if given.recording:
+            return RecordedReader(load(Path(given.recording).read_text(encoding="utf-8")))
+        return below(given.root)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"cannot read {given.recording or given.root}: {error}") from error
+
+
+def options_of(given: argparse.Namespace) -> Options:
+    """What the options say about this read."""
+    return Options(under_load=given.under_load, wake=given.wake, xpu_smi=given.xpu_smi)
+
+
+def name_of(given: argparse.Namespace) -> str:
+    """The host's name in the report."""
+    if given.name:
+        return str(given.name)
+    return Path(given.recording).stem if given.recording else "localhost"
+
+
+def yaml_file(path: str) -> Any:
+    """Content of a YAML or JSON file."""
+    import yaml
+
+    try:
+        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise BadInput(f"cannot read {path}: {error}") from error
+
+
+def judge(given: argparse.Namespace, fail_on: str = "fail") -> Any:
+    """Read the host and judge it. Bad input is refused before anything is read."""
+    from .assess import assess
+    from .expectations import Refused, expectation, waivers
+    from .findings import Status
+
+    try:
+        expected = expectation(yaml_file(given.expect) if given.expect else {}, given.expect or "")
+        excused = waivers(yaml_file(given.waivers) if given.waivers else [], given.waivers or "")
+    except Refused as error:
+        raise BadInput(str(error)) from error
+    reader = reader_of(given)
+    previous = last_run(name_of(given)) if given.since == "last-run" or not given.recording else None
+    facts = gather(reader, options_of(given))
+    try:
+        return assess(facts, expected, excused, name_of(given), previous, Status(fail_on), since=given.since)
+    except ValueError as error:
+        raise BadInput(str(error)) from error
+
+
+def last_run(host: str) -> Facts | None:
+    """Facts of this host in ``reports/latest``, or None where there are none."""
+    from .report import store
+
+    try:
+        return store.load_host(Path(store.FOLDER) / "latest" / "hosts" / f"{store.file_name(host)}.json").facts
+    except (OSError, ValueError):
+        return None
+
+
+def write_out(path: str, text: str) -> None:
+    """Write a result file: whole or not at all, the user's own."""
+    from .report.store import write
+
+    try:
+        write(Path(path), text)
+    except OSError as error:
+        raise BadInput(f"cannot write {path}: {error}") from error
+
+
+def audit_options(parser: Parser) -> None:
+    source_options(parser)
+    judge_options(parser)
+    parser.add_argument("--format", choices=("terminal", "json"), default="terminal", help="default: terminal")
+    parser.add_argument("-o", metavar="FILE", dest="output", help="write the JSON report to this file as well")
+    parser.add_argument("-v", action="count", default=0, dest="verbose", help="-v: info, unknown and sources; -vv: all")
+    parser.add_argument("--fail-on", choices=("fail", "warn"), default="fail", help="weakest status that gives exit 1")
+
+
+def audit(given: argparse.Namespace) -> int:
+    """Read one host and judge it: this machine, a directory (--root) or a recording."""
+    from .report import terminal
+
+    report = judge(given, given.fail_on)
+    if given.output:
+        write_out(given.output, report.to_json())
+    if given.format == "json":
+        sys.stdout.write(report.to_json())
+    else:
+        terminal.show(report, terminal.console(), given.verbose)
+    return int(report.exit)
+
+
+def record_options(parser: Parser) -> None:
+    source_options(parser)
+    parser.add_argument("-o", metavar="FILE", dest="output", required=True, help="file to write")
+    parser.add_argument("--no-redact", action="store_true", help="keep names, addresses and serial numbers as they are")
+
+
+def record(given: argparse.Namespace) -> int:
+    """Keep what an audit reads as one file that replays anywhere; private data is replaced first."""
+    from .onhost.record import record as make
+
+    _, recording = make(reader_of(given), options_of(given), not given.no_redact)
+    write_out(given.output, dump(recording))
+    size = Path(given.output).stat().st_size
+    sys.stdout.write(
+        f"{given.output}: {len(recording['files'])} files, {len(recording['commands'])} commands, {size} bytes"
+        f"{', NOT redacted' if given.no_redact else ', redacted: look through it before you send it'}\n"
+        f"replay it with: hostcheck audit --recording {given.output}\n"
+    )
+    return 0
+
+
+def report_options(parser: Parser) -> None:
+    parser.add_argument("folder", nargs="?", default="reports/latest", help="folder of a run (default: reports/latest)")
+    parser.add_argument("--format", choices=("terminal", "json"), default="terminal")
+    parser.add_argument("-v", action="count", default=0, dest="verbose")
+    parser.add_argument("--code", action="store_true", help="print only `audit: N`")
+
+
+def report(given: argparse.Namespace) -> int:
+    """Show the report of an earlier run, and exit with its code."""
+    from .report import store, terminal
+
+    folder = Path(given.folder)
+    try:
+        code, outcomes = store.load(folder)
+    except (ValueError, KeyError, OSError) as error:
+        raise BadInput(str(error)) from error
+    if given.code:
+        sys.stdout.write(f"audit: {code}\n")
+    elif given.format == "json":
+        sys.stdout.write((folder / "summary.json").read_text(encoding="utf-8"))
+    else:
+        terminal.show_run(outcomes, terminal.console(), given.verbose, str(folder))
+    return code
+
+
+def explain_options(parser: Parser) -> None:
+    source_options(parser)
+    judge_options(parser)
+    parser.add_argument("check", nargs="?", help="id of a check, e.g. cpu.governor; without one: list all")
+
+
+def explain(given: argparse.Namespace) -> int:
+    """Say what a check looks at and why, and what it finds on this host."""
+    from . import checks
+    from .report import terminal
+
+    out = terminal.console()
+    if not given.check:
+        for declaration in sorted(checks.ALL, key=lambda one: one.ids):
+            out.print(f"{', '.join(declaration.ids)}: {declaration.title}")
+        return 0
+    chosen = [declaration for declaration in checks.ALL if given.check in declaration.ids]
+    if not chosen:
+        known = sorted(id for declaration in checks.ALL for id in declaration.ids)
+        raise BadInput(f"there is no check {given.check!r}; there are {', '.join(known)}")
+    for declaration in chosen:
+        out.print(f"{', '.join(declaration.ids)}: {declaration.title}", style="bold")
+        out.print(inspect.getdoc(declaration.run) or "")
+    report = judge(given)
+    found = [one for one in report.findings if one.id == given.check]
+    folded = [(cause, one) for cause in report.findings for one in cause.explains if one.id == given.check]
+    out.print()
+    for finding in found:
+        terminal.show_finding(finding, out)
+    for cause, finding in folded:
+        out.print(f"explained by {cause.id} {cause.subject}:")
+        terminal.show_finding(finding, out)
+    if not found and not folded:
+        out.print(f"{report.host}: no finding; there is nothing here for it to judge")
+    return 0
+
+
+Verb = tuple[Callable[[argparse.Namespace], int], Callable[[Parser], None]]
+VERBS: dict[str, Verb] = {
+    "audit": (audit, audit_options),
+    "record": (record, record_options),
+    "report": (report, report_options),
+    "explain": (explain, explain_options),
+}
+
+EPILOG = """\
+examples:
+  hostcheck audit                                  this machine, read-only
+  hostcheck audit --recording host.json            a recorded host, anywhere
+  hostcheck audit --expect class.yml --format json what a program reads
+  hostcheck record -o host.json                    a redacted recording of this machine
+  hostcheck explain pcie.link.width                what a check looks at, and why
+  hostcheck report reports/latest                  the last run of the playbook
+
+exit codes: 0 nothing failing, 1 an unwaived fail, 2 wrong use or bad input,
+            3 nothing failing but a required check could not be judged
+"""
+
+
+class _Parser(Parser):
+    def error(self, message: str) -> NoReturn:
+        raise BadInput(f"{message}\n{self.format_usage().strip()}\nmore: {self.prog} --help")
+
+
+def parser() -> Parser:
+    """The whole command line."""
+    top = _Parser(
+        prog="hostcheck",
+        description="Audit, fix and prove the state of Linux hosts with Intel Arc GPUs.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"hostcheck {__version__}")
+    verbs = top.add_subparsers(metavar="VERB", required=True, parser_class=_Parser)
+    for name, (function, options) in VERBS.items():
+        text = inspect.getdoc(function) or ""
+        verb = verbs.add_parser(name, help=text.splitlines()[0], description=text)
+        options(verb)
+        verb.set_defaults(function=function)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point. Returns the exit code."""
+    try:
+        given = parser().parse_args(argv)
+        return int(given.function(given))
+    except BadInput as error:
+        sys.stderr.write(f"hostcheck: {error}\n")
+        return 2
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("hostcheck: interrupted\n")
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

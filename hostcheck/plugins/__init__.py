@@ -1,0 +1,1 @@
+"""Ansible plugins; they run on the controller."""

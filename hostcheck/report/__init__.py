@@ -1,0 +1,1 @@
+"""Ways to show findings: all of them from the same reports."""

@@ -1,0 +1,68 @@
+"""What all tests share: hypothesis profile, ansible's view of the package, and a file system that tests cannot harm."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "ci",
+    derandomize=True,
+    deadline=None,
+    max_examples=50,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("long", parent=settings.get_profile("ci"), max_examples=1000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+READ_ONLY = ("/etc", "/boot", "/usr", "/var/lib", "/sys")
+MARK = "HOSTCHECK_TESTS_READ_ONLY"
+
+
+class _SharedCode(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Answers ``ansible.module_utils.hostcheck`` with the package itself, so that both names are the same objects."""
+
+    prefix = "ansible.module_utils.hostcheck"
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname == self.prefix or fullname.startswith(self.prefix + "."):
+            return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+        return None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        return importlib.import_module(spec.name.removeprefix("ansible.module_utils."))
+
+    def exec_module(self, module: ModuleType) -> None:
+        """The module is there already."""
+
+
+sys.meta_path.insert(0, _SharedCode())
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """As root, start over in a mount namespace in which no test can change this machine."""
+    if os.geteuid() != 0 or os.environ.get(MARK):
+        return
+    capture: Any = config.pluginmanager.getplugin("capturemanager")
+    capture.stop_global_capturing()
+    script = 'for d in $0; do mount --bind "$d" "$d" && mount -o remount,ro,bind "$d" || exit 97; done; exec "$@"'
+    paths = " ".join(path for path in READ_ONLY if os.path.isdir(path))
+    again = [sys.executable, "-m", "pytest", *config.invocation_params.args]
+    os.environ[MARK] = "1"
+    sys.stdout.flush()
+    os.chdir(config.invocation_params.dir)
+    os.execvp(
+        "unshare", ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, paths, *again]
+    )

@@ -1,0 +1,118 @@
+"""Recorded hosts and changes to them, for tests."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from hostcheck.assess import Report, assess
+from hostcheck.expectations import expectation
+from hostcheck.onhost.gather import Options, gather
+from hostcheck.onhost.recording import PARTS, RecordedReader, load, seconds
+
+HOSTS = Path(__file__).parent / "hosts"
+JOURNAL = "journalctl -k -b 0 -o json --all --output-fields=MESSAGE,PRIORITY --no-pager"
+STAMP = re.compile(r"^\[ *(\d+\.\d+)\](?:\[ *[TC]\d+\])? ?(.*)$")
+
+
+def host_names() -> list[str]:
+    """Names of all recorded hosts."""
+    return sorted(path.stem for path in HOSTS.glob("*.json"))
+
+
+def host(name: str) -> dict[str, Any]:
+    """A fresh copy of a recorded host."""
+    return load((HOSTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def changed(recording: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    """The recording with a case's change made to it.
+
+    change: parts of a recording that win over it (null removes), ``remove``: path prefixes to take out, ``log``: kernel
+    lines to add, in whatever form the host's log has.
+    """
+    result = copy.deepcopy(recording)
+    unknown = set(change) - {*PARTS, "remove", "log", "taken_at"}
+    if unknown:
+        raise ValueError(f"unknown keys in change: {sorted(unknown)}")
+    for prefix in change.get("remove", ()):
+        for part in ("files", "links", "stats"):
+            for path in [path for path in result.get(part, {}) if path == prefix or path.startswith(prefix)]:
+                del result[part][path]
+    for part in PARTS:
+        for key, value in (change.get(part) or {}).items():
+            if value is None:
+                result[part].pop(key, None)
+            else:
+                result.setdefault(part, {})[key] = value
+    if "taken_at" in change:
+        result["taken_at"] = change["taken_at"]
+    if change.get("log"):
+        add_log(result, change["log"])
+    return result
+
+
+def messages(text: str, after: float) -> list[tuple[float, str]]:
+    """Kernel messages of a text: (seconds since boot, message); lines without a stamp belong to the one above.
+
+    Where the first line has no stamp at all, every line is a message of its own, one second apart.
+    """
+    lines = text.rstrip("\n").split("\n")
+    if not STAMP.match(lines[0]):
+        return [(after + number, line) for number, line in enumerate(lines, 1)]
+    found: list[tuple[float, str]] = []
+    for line in lines:
+        stamped = STAMP.match(line)
+        if stamped:
+            found.append((float(stamped.group(1)), stamped.group(2)))
+        else:
+            found[-1] = (found[-1][0], f"{found[-1][1]}\n{line}")
+    return found
+
+
+def add_log(recording: dict[str, Any], text: str) -> None:
+    """Add kernel messages to the journal and the dmesg output that the host has, in order of time."""
+    commands = recording["commands"]
+    journal = commands.get(JOURNAL)
+    if journal is not None:
+        entries = [json.loads(line) for line in journal["stdout"].splitlines()]
+        base = int(entries[-1]["__REALTIME_TIMESTAMP"]) - int(entries[-1]["__MONOTONIC_TIMESTAMP"])
+        last = int(entries[-1]["__MONOTONIC_TIMESTAMP"]) / 1e6
+        for when, message in messages(text, last):
+            entry = dict(entries[-1])
+            entry.update(
+                MESSAGE=message,
+                PRIORITY="4",
+                __MONOTONIC_TIMESTAMP=str(round(when * 1e6)),
+                __REALTIME_TIMESTAMP=str(base + round(when * 1e6)),
+            )
+            entries.append(entry)
+        entries.sort(key=lambda entry: int(entry["__MONOTONIC_TIMESTAMP"]))
+        journal["stdout"] = "".join(json.dumps(entry) + "\n" for entry in entries)
+    dmesg = commands.get("dmesg")
+    if dmesg is not None and dmesg["rc"] == 0:
+        stamps = [float(found.group(1)) for line in dmesg["stdout"].splitlines() if (found := STAMP.match(line))]
+        added = [
+            f"[{when:12.6f}] {line}"
+            for when, message in messages(text, stamps[-1] if stamps else 0.0)
+            for line in message.split("\n")
+        ]
+        dmesg["stdout"] += "".join(f"{line}\n" for line in added)
+    if journal is None and dmesg is None:
+        raise ValueError("this host has no kernel log that lines could be added to")
+
+
+def report(
+    recording: dict[str, Any], expect: dict[str, Any] | None = None, options: dict[str, Any] | None = None, **more: Any
+) -> Report:
+    """Judge a recording."""
+    facts = gather(RecordedReader(recording), Options(**(options or {})))
+    return assess(facts, expectation(expect or {}), **more)
+
+
+def now(recording: dict[str, Any]) -> float:
+    """Seconds since the epoch at which the host was recorded."""
+    return seconds(recording["taken_at"])
