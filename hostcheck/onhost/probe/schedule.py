@@ -80,7 +80,7 @@ def worker_of(plan: Plan, phase: str, pair: int) -> int:
     >>> [worker_of(FULL, PAIRS, pair) for pair in (0, 7, 8, 15, 16, 27, 28, 39)]
     [0, 0, 1, 1, 1, 1, 2, 2]
     """
-    if phase == SHAM:
+    if phase != PAIRS:
         return 0
     begin, running = 0, 0
     for end in plan.looks:
