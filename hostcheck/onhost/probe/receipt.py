@@ -1,7 +1,9 @@
-"""The receipt of a probe or a trial (``hostcheck/receipt/1``): raw samples, identity, and every figure made from them. Pure.
+"""The receipt of a probe or a trial (``hostcheck/receipt/1``): raw samples, identity, and every figure made
+from them. Pure.
 
-A receipt is a JSON object. ``blocks`` and ``collectives`` hold the raw samples in ns, each series with its exact sum; ``figures``, ``validity``
-and ``verdict`` are functions of the rest, so whoever has the file can make them again (`derive`). ``sha256`` covers the canonical JSON without itself.
+A receipt is a JSON object. ``blocks`` and ``collectives`` hold the raw samples in ns, each series with its
+exact sum; ``figures``, ``validity`` and ``verdict`` are functions of the rest, so whoever has the file can
+make them again (`derive`). ``sha256`` covers the canonical JSON without itself.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ def canonical(receipt: Receipt) -> bytes:
     Raises ValueError for a number that is not finite.
     """
     body = {key: value for key, value in receipt.items() if key != "sha256"}
-    return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode("utf-8")
+    return json.dumps(
+        body, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    ).encode("utf-8")
 
 
 def digest(receipt: Receipt) -> str:
@@ -46,20 +50,27 @@ def seal(receipt: Receipt) -> dict[str, Any]:
 
 
 def derive(receipt: Receipt) -> dict[str, Any]:
-    """Return ``figures``, ``validity`` and, for a trial, ``verdict``: all that a receipt claims, from its raw part."""
+    """Return ``figures``, ``validity`` and, for a trial, ``verdict``: all that a receipt claims, from its raw
+    part.
+    """
     derived = {"figures": figures(receipt), "validity": validity(receipt)}
     if receipt["kind"] == "trial":
         trial = trial_of(receipt)
         judged = verdict.judge(trial)
         derived["verdict"] = {
-            "word": judged.word, "reasons": list(judged.reasons), "notes": list(judged.notes), "figures": judged.figures,
+            "word": judged.word,
+            "reasons": list(judged.reasons),
+            "notes": list(judged.notes),
+            "figures": judged.figures,
             "sentence": verdict.sentence(trial, judged),
         }
     return {key: rounded(value) for key, value in derived.items()}
 
 
 def rounded(value: Any) -> Any:
-    """Return a JSON value with floats cut to 9 significant digits; an unbounded end of an interval becomes None."""
+    """Return a JSON value with floats cut to 9 significant digits; an unbounded end of an interval becomes
+    None.
+    """
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -69,7 +80,8 @@ def rounded(value: Any) -> Any:
     return value
 
 
-# ------------------------------------------------------------------------------------------------------------ figures
+# ------------------------------------------------------------------------------------------------------------
+# figures
 
 
 def all_series(receipt: Receipt) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -95,38 +107,64 @@ def per_operation(metric: str, series: Mapping[str, Any]) -> list[float]:
 
 def summary(values: Sequence[float], unit_name: str) -> dict[str, Any]:
     """Return n, median, p10, p99, mean, min and max of samples, with their unit."""
-    return {"unit": unit_name, "n": len(values), **{name: statistics.statistic(values, name) for name in statistics.STATISTICS}}
+    return {
+        "unit": unit_name,
+        "n": len(values),
+        **{name: statistics.statistic(values, name) for name in statistics.STATISTICS},
+    }
 
 
 def figures(receipt: Receipt) -> dict[str, Any]:
     """Return every figure of a receipt.
 
-    ``metrics``: per metric the summary over all blocks of all arms (a profile), or by arm (a trial: ``metrics_by_arm``), with the noise
-    ``floor`` of its sham pairs. ``lab``: the lab's own figures in us (median of the repeats), or the text of the error.
-    ``collectives``: per-iteration maximum over ranks. ``graph_gain``: eager over replay. ``device_bound``: see verdict.
+    ``metrics``: per metric the summary over all blocks of all arms (a profile), or by arm (a trial:
+    ``metrics_by_arm``), with the noise
+    ``floor`` of its sham pairs. ``lab``: the lab's own figures in us (median of the repeats), or the text of
+    the error.
+    ``collectives``: per-iteration maximum over ranks. ``graph_gain``: eager over replay. ``device_bound``:
+    see verdict.
     """
-    result: dict[str, Any] = {"metrics": {}, "lab": lab_figures(receipt), "collectives": collective_figures(receipt)}
+    result: dict[str, Any] = {
+        "metrics": {},
+        "lab": lab_figures(receipt),
+        "collectives": collective_figures(receipt),
+    }
     blocks = receipt.get("blocks", ())
     names = sorted({name for block in blocks for name in block["metrics"]})
     for name in names:
         result["metrics"][name] = {**summary(_samples(blocks, name), unit(name)), **noise(receipt, name)}
     if receipt["kind"] == "trial":
         result["metrics_by_arm"] = {
-            arm: {name: summary(samples, unit(name)) for name in names if (samples := _samples(_arm(blocks, arm), name))}
+            arm: {
+                name: summary(samples, unit(name))
+                for name in names
+                if (samples := _samples(_arm(blocks, arm), name))
+            }
             for arm in ("A", "B")
         }
     eager, replay = (result["metrics"].get(name) for name in ("graph_eager_us", "graph_replay_us"))
     result["graph_gain"] = eager["median"] / replay["median"] if eager and replay else None
     result["device_bound"] = verdict.device_bound(*launch_medians(blocks))
     result["launches"] = {
-        name: sorted({str(worker["launches"][name]["launches"]) for worker in receipt["workers"] if worker.get("launches")})
+        name: sorted(
+            {
+                str(worker["launches"][name]["launches"])
+                for worker in receipt["workers"]
+                if worker.get("launches")
+            }
+        )
         for name in ("launch_us", "rms_composite8_us", "rms_fused_us", "ir_rms_norm_m2_us")
     }
     return result
 
 
 def _samples(blocks: Sequence[Mapping[str, Any]], metric: str) -> list[float]:
-    return [x for block in blocks if metric in block["metrics"] for x in per_operation(metric, block["metrics"][metric])]
+    return [
+        x
+        for block in blocks
+        if metric in block["metrics"]
+        for x in per_operation(metric, block["metrics"][metric])
+    ]
 
 
 def _arm(blocks: Sequence[Mapping[str, Any]], arm: str) -> list[Mapping[str, Any]]:
@@ -134,7 +172,9 @@ def _arm(blocks: Sequence[Mapping[str, Any]], arm: str) -> list[Mapping[str, Any
 
 
 def noise(receipt: Receipt, metric: str) -> dict[str, Any]:
-    """Return ``floor`` (relative, for the median over the first look's pairs, or over the sham pairs of a profile) and the sham ``p``."""
+    """Return ``floor`` (relative, for the median over the first look's pairs, or over the sham pairs of a
+    profile) and the sham ``p``.
+    """
     if metric.startswith("sleep_overshoot") or metric == "launch_drain":
         return {}
     pairs = [pair for phase in SHAM_PHASES for pair in block_pairs(receipt, phase, metric, "median")]
@@ -150,7 +190,9 @@ def noise(receipt: Receipt, metric: str) -> dict[str, Any]:
 
 
 def block_pairs(receipt: Receipt, phase: str, metric: str, statistic: str) -> list[tuple[float, float]]:
-    """Return ``(A, B)`` block figures of the complete pairs of a phase that measured ``metric``, in pair order."""
+    """Return ``(A, B)`` block figures of the complete pairs of a phase that measured ``metric``, in pair
+    order.
+    """
     found: dict[int, dict[str, float]] = {}
     for block in receipt.get("blocks", ()):
         if block["phase"] == phase and block["metrics"].get(metric, {}).get("samples"):
@@ -160,7 +202,9 @@ def block_pairs(receipt: Receipt, phase: str, metric: str, statistic: str) -> li
 
 
 def launch_medians(blocks: Sequence[Mapping[str, Any]]) -> tuple[float | None, float | None, float | None]:
-    """Return the median drain, batch and synchronise (launch and wait) in ns, None where a series is missing."""
+    """Return the median drain, batch and synchronise (launch and wait) in ns, None where a series is
+    missing.
+    """
     series = []
     for name in ("launch_drain", "launch_us", "launch_sync_us"):
         samples = [x for block in blocks for x in block["metrics"].get(name, {}).get("samples", ())]
@@ -172,11 +216,15 @@ LAB_KEYS = ("launch_us_async", "launch_plus_sync_us", "w8a16_m2_qkv_us", "ir_rms
 
 
 def lab_figures(receipt: Receipt) -> dict[str, Any]:
-    """Return the lab's four figures: median of the repeats in us, or the text of the error; and every repeat under ``repeats``."""
+    """Return the lab's four figures: median of the repeats in us, or the text of the error; and every repeat
+    under ``repeats``.
+    """
     runs = [run for worker in receipt.get("workers", ()) for run in worker.get("lab", ())]
     result: dict[str, Any] = {}
     for key in LAB_KEYS:
-        values = [run[key]["total_ns"] / run[key]["n"] / 1000.0 for run in runs if "total_ns" in run.get(key, {})]
+        values = [
+            run[key]["total_ns"] / run[key]["n"] / 1000.0 for run in runs if "total_ns" in run.get(key, {})
+        ]
         errors = [run[key]["error"] for run in runs if "error" in run.get(key, {})]
         if values:
             result[key] = statistics.median(values)
@@ -187,7 +235,9 @@ def lab_figures(receipt: Receipt) -> dict[str, Any]:
 
 
 def collective_name(collective: Mapping[str, Any], policy: str) -> str:
-    """Return the metric's name: dtype, shape, ranks, backend, environment, variables and sync policy are part of it."""
+    """Return the metric's name: dtype, shape, ranks, backend, environment, variables and sync policy are part
+    of it.
+    """
     return (
         f"allreduce_us[{collective['dtype']},{collective['rows']}x{collective['hidden']},ranks={collective['ranks']},"
         f"{collective['backend']},{collective['environment']},env={collective['variables']},{policy}]"
@@ -199,20 +249,24 @@ def collective_figures(receipt: Receipt) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for collective in receipt.get("collectives", ()):
         for policy, ranks in sorted(collective.get("series", {}).items()):
-            slowest = [max(values) for values in zip(*(per_operation("allreduce_us", series) for series in ranks))]
+            slowest = [
+                max(values) for values in zip(*(per_operation("allreduce_us", series) for series in ranks))
+            ]
             if slowest:
                 result[collective_name(collective, policy)] = summary(slowest, "us")
     return result
 
 
-# ------------------------------------------------------------------------------------------------- validity, verdict
+# -------------------------------------------------------------------------------------------------- validity,
+# verdict
 
 
 def guards_of(receipt: Receipt) -> verdict.Guards:
     """Return what the receipt holds about the time around and between its blocks.
 
-    ``before`` and ``after`` are what the host said then: ``{log: {read, fault_lines}, coredumps, holders, throttle, alarms, card, host}``;
-    missing keys were not read. A fault line is new when it is not among those before.
+    ``before`` and ``after`` are what the host said then: ``{log: {read, fault_lines}, coredumps, holders,
+    throttle, alarms, card, host}``; missing keys were not read. A fault line is new when it is not among
+    those before.
     """
     before, after = receipt.get("before") or {}, receipt.get("after") or {}
     log_before, log_after = before.get("log") or {}, after.get("log") or {}
@@ -224,9 +278,16 @@ def guards_of(receipt: Receipt) -> verdict.Guards:
     blocks = receipt.get("blocks", ())
     holders = [holder for side in (before, after) for holder in side.get("holders") or ()]
     unread = before.get("holders") is None or after.get("holders") is None
-    failures = [f"{failure['kind']}: {failure['text']}" for failure in receipt.get("failures", ())
-                if failure["kind"] not in ("wrong_result", "nan")]
-    wrong = [failure["text"] for failure in receipt.get("failures", ()) if failure["kind"] in ("wrong_result", "nan")]
+    failures = [
+        f"{failure['kind']}: {failure['text']}"
+        for failure in receipt.get("failures", ())
+        if failure["kind"] not in ("wrong_result", "nan")
+    ]
+    wrong = [
+        failure["text"]
+        for failure in receipt.get("failures", ())
+        if failure["kind"] in ("wrong_result", "nan")
+    ]
     return verdict.Guards(
         log_read=bool(log_before.get("read")) and bool(log_after.get("read")),
         log_required=any(identity(worker).get("device") != "cpu" for worker in receipt.get("workers", ())),
@@ -243,8 +304,10 @@ def guards_of(receipt: Receipt) -> verdict.Guards:
         alarms=list(dict.fromkeys([*before.get("alarms", ()), *after.get("alarms", ())])),
         identities=[identity(worker) for worker in receipt.get("workers", ()) if "identity" in worker],
         readbacks_moved=[
-            f"{block['phase']} pair {block['pair']} arm {block['arm']}: {block['readback']} -> {block['readback_end']}"
-            for block in blocks if block.get("readback") != block.get("readback_end")
+            f"{block['phase']} pair {block['pair']} arm {block['arm']}: "
+            f"{block['readback']} -> {block['readback_end']}"
+            for block in blocks
+            if block.get("readback") != block.get("readback_end")
         ],
         restore=str(receipt.get("restore") or ""),
         blocks_planned=2 * sum(int(n) for n in receipt.get("begun", {}).values()),
@@ -264,7 +327,9 @@ def identity(worker: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def validity(receipt: Receipt) -> dict[str, Any]:
-    """Return ``{valid, reasons, unchecked}``: whether any figure may be quoted, and what could not be looked at."""
+    """Return ``{valid, reasons, unchecked}``: whether any figure may be quoted, and what could not be looked
+    at.
+    """
     guards = guards_of(receipt)
     reasons = verdict.invalid_reasons(guards)
     if not receipt.get("blocks") and not receipt.get("collectives"):
@@ -275,7 +340,8 @@ def validity(receipt: Receipt) -> dict[str, Any]:
 def trial_of(receipt: Receipt) -> verdict.Trial:
     """Return the trial that a receipt of kind ``trial`` records, complete or so far.
 
-    ``claim``: ``{metric, statistic, arms: {A, B}, device, evidence: [names], toggles: bool}``, declared before the run.
+    ``claim``: ``{metric, statistic, arms: {A, B}, device, evidence: [names], toggles: bool}``, declared
+    before the run.
     """
     claim, plan = receipt["claim"], receipt["plan"]
     metric, statistic = claim["metric"], claim["statistic"]
@@ -305,13 +371,20 @@ def exercise_of(receipt: Receipt) -> verdict.Exercise:
     """Return what shows that the setting and the path under test were really used, from the A/B blocks."""
     claim = receipt["claim"]
     metric = claim["metric"]
-    blocks = {arm: sorted(_arm(receipt.get("blocks", ()), arm), key=lambda block: block["pair"]) for arm in ("A", "B")}
+    blocks = {
+        arm: sorted(_arm(receipt.get("blocks", ()), arm), key=lambda block: block["pair"])
+        for arm in ("A", "B")
+    }
     both = [*blocks["A"], *blocks["B"]]
     drain, batch, sync = launch_medians(both) if metric == "launch_us" else (None, None, None)
     return verdict.Exercise(
-        readbacks={arm: [block.get("readback") for block in found] for arm, found in blocks.items()} if claim["toggles"] else {},
+        readbacks={arm: [block.get("readback") for block in found] for arm, found in blocks.items()}
+        if claim["toggles"]
+        else {},
         evidence={
-            name: {arm: [block.get("evidence", {}).get(name) for block in found] for arm, found in blocks.items()}
+            name: {
+                arm: [block.get("evidence", {}).get(name) for block in found] for arm, found in blocks.items()
+            }
             for name in claim["evidence"]
         },
         iterations=sum(block["metrics"].get(metric, {}).get("exercised", {}).get("n", 0) for block in both),
@@ -329,12 +402,15 @@ def fallbacks(receipt: Receipt) -> list[str]:
         device = identity(worker).get("device")
         if claim["device"] not in ("auto", device):
             found.append(f"device {device} in place of {claim['device']}")
-        family = {"graph_eager_us": "graph_us", "graph_replay_us": "graph_us"}.get(claim["metric"], claim["metric"])
+        family = {"graph_eager_us": "graph_us", "graph_replay_us": "graph_us"}.get(
+            claim["metric"], claim["metric"]
+        )
         missing = worker.get("unavailable", {}).get(family)
         if missing:
             found.append(f"{claim['metric']} unavailable: {missing}")
         if claim["metric"] == "rms_fused_us" and worker.get("launches"):
             launches = worker["launches"]["rms_fused_us"]["launches"]
             if launches != 1:
-                found.append(f"the norm took {launches if launches is not None else 'an unknown number of'} launches, not 1")
+                counted = launches if launches is not None else "an unknown number of"
+                found.append(f"the norm took {counted} launches, not 1")
     return list(dict.fromkeys(found))

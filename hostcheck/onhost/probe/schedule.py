@@ -1,8 +1,9 @@
 """When which arm is measured: pairs in coin-flip order, sham pairs first, everything from one recorded seed.
 
-Why coin flips: noise that is periodic in the schedule gave 91-96 % false verdicts with fixed ABBA or ABAB order and 4-5 %
-with random pairs; with coins the signed-rank test is a randomisation test and valid under any drift. Why many short blocks:
-at equal time 0.5-1 s blocks found a 5 % effect in 85-90 % of the runs, 4 s blocks in 62 %.
+Why coin flips: noise that is periodic in the schedule gave 91-96 % false verdicts with fixed ABBA or ABAB
+order and 4-5 % with random pairs; with coins the signed-rank test is a randomisation test and valid under any
+drift. Why many short blocks: at equal time 0.5-1 s blocks found a 5 % effect in 85-90 % of the runs, 4 s
+blocks in 62 %.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ ARMS_OF_TWO_SWITCHES = ("base", "A", "B", "A+B")
 class Plan:
     """Sizes of a trial.
 
-    sham: A/A pairs per round. looks: total A/B pairs at each planned look. alpha: level of the test at each look.
+    sham: A/A pairs per round. looks: total A/B pairs at each planned look. alpha: level of the test at each
+    look.
     block_s, settle_s, warm_s: seconds measured, waited after a toggle, and warmed up untimed, per block.
     workers: worker processes that share the pairs, one after the other (never two on one card).
     """
@@ -40,7 +42,8 @@ QUICK = Plan(sham=8, looks=(8,), workers=1)
 
 @dataclass(frozen=True)
 class Step:
-    """One block to measure: the ``position``-th (0 or 1) of pair ``pair`` in ``phase``, on arm ``arm`` (A or B).
+    """One block to measure: the ``position``-th (0 or 1) of pair ``pair`` in ``phase``, on arm ``arm`` (A or
+    B).
 
     In the sham phase both blocks run the toggle with the value of arm A; the arm names only label them.
     """
@@ -60,12 +63,15 @@ def orders(seed: int, phase: str, n: int) -> list[str]:
     >>> orders(7, "pairs", 4) == orders(7, "pairs", 9)[:4]
     True
     """
-    coins = random.Random(f"{seed}:{phase}")  # seeding with text is by SHA-512: the same on every Python 3
+    # Seeding with text is by SHA-512: the same coins on every Python 3.
+    coins = random.Random(f"{seed}:{phase}")  # noqa: S311
     return ["BA" if coins.getrandbits(1) else "AB" for _ in range(n)]
 
 
 def steps(plan: Plan, seed: int, phase: str, first: int, last: int) -> Iterator[Step]:
-    """Yield the blocks of pairs ``first`` .. ``last`` - 1 of a phase, in the order in which they are measured."""
+    """Yield the blocks of pairs ``first`` .. ``last`` - 1 of a phase, in the order in which they are
+    measured.
+    """
     for pair, order in list(enumerate(orders(seed, phase, last)))[first:]:
         for position, arm in enumerate(order):
             yield Step(phase, pair, position, arm, worker_of(plan, phase, pair))
@@ -74,8 +80,8 @@ def steps(plan: Plan, seed: int, phase: str, first: int, last: int) -> Iterator[
 def worker_of(plan: Plan, phase: str, pair: int) -> int:
     """Return which worker process measures a pair, so that one lucky process cannot decide.
 
-    The sham pairs and the first part of the first look share worker 0; each further part of a look goes to the next worker, and a look
-    begins with the worker that is already running.
+    The sham pairs and the first part of the first look share worker 0; each further part of a look goes to
+    the next worker, and a look begins with the worker that is already running.
 
     >>> [worker_of(FULL, PAIRS, pair) for pair in (0, 7, 8, 15, 16, 27, 28, 39)]
     [0, 0, 1, 1, 1, 1, 2, 2]
@@ -94,7 +100,7 @@ def worker_of(plan: Plan, phase: str, pair: int) -> int:
 
 def quads(seed: int, n: int) -> list[tuple[str, ...]]:
     """Return ``n`` random orders of the four arms of two switches: base, A, B, A+B."""
-    coins = random.Random(f"{seed}:quads")
+    coins = random.Random(f"{seed}:quads")  # noqa: S311
     return [tuple(coins.sample(ARMS_OF_TWO_SWITCHES, 4)) for _ in range(n)]
 
 
@@ -109,7 +115,9 @@ def pair_seconds(plan: Plan, toggle_s: float = 0.01) -> float:
 
 
 def expected_seconds(plan: Plan, start_s: float = 20.0, toggle_s: float = 0.01, looks: int = 1) -> float:
-    """Return the expected seconds of a trial decided at look ``looks`` (0: sham pairs only): named before it starts."""
+    """Return the expected seconds of a trial decided at look ``looks`` (0: sham pairs only): named before it
+    starts.
+    """
     pairs = plan.sham + (plan.looks[looks - 1] if looks else 0)
     workers = 1 + (worker_of(plan, PAIRS, plan.looks[looks - 1] - 1) if looks else 0)
     return workers * start_s + pairs * pair_seconds(plan, toggle_s)

@@ -1,4 +1,5 @@
-"""Start the worker in the user's image, talk to it under hard deadlines, and make a receipt of what it measured.
+"""Start the worker in the user's image, talk to it under hard deadlines, and make a receipt of what it
+measured.
 
 ``command`` is a list that ends where Python's own arguments begin; ``-u -c LOADER`` is added to it::
 
@@ -8,11 +9,13 @@
      "-c", "source /opt/intel/oneapi/setvars.sh; exec python3 \\"$@\\"", "probe"]
     ["docker", "exec", "-i", CONTAINER, "python3"]
 
-(``python -`` would read stdin to its end, so nothing could follow the source.) The whole process group is ended on every way out, politely first:
-stdin is closed, which ends a worker even where the signal reaches only the client of a container engine.
+(``python -`` would read stdin to its end, so nothing could follow the source.) The whole process group is
+ended on every way out, politely first: stdin is closed, which ends a worker even where the signal reaches
+only the client of a container engine.
 
-Every failure is a named result: start_failed, died, hung, garbage, flooded_stderr, nan, device_lost, out_of_resources, wrong_result,
-config_error, no_device, torch_missing, torch_too_old, unavailable, exception, protocol.
+Every failure is a named result: start_failed, died, hung, garbage, flooded_stderr, nan, device_lost,
+out_of_resources, wrong_result, config_error, no_device, torch_missing, torch_too_old, unavailable, exception,
+protocol.
 """
 
 from __future__ import annotations
@@ -39,7 +42,8 @@ from . import schedule, verdict
 from .schedule import FULL, PAIRS, QUICK, SHAM, Plan
 
 if TYPE_CHECKING:
-    # Never imported: ansible packs what is imported anywhere in the text, and the source is then read from the package.
+    # Never imported: ansible packs what is imported anywhere in the text, and the source is then read from
+    # the package.
     from . import worker as _packed  # noqa: F401
 
 LOADER = (
@@ -53,8 +57,10 @@ PROTOCOL = "hostcheck-worker/1"
 class Limits:
     """Deadlines in seconds and sizes in bytes of one worker.
 
-    start_s: until the first answer and until torch and the device are ready. reply_s: added to the time that a request takes by itself.
-    close_s: between stdin closed, SIGTERM and SIGKILL. line, stderr: more than this is garbage, flooded_stderr.
+    start_s: until the first answer and until torch and the device are ready. reply_s: added to the time that
+    a request takes by itself.
+    close_s: between stdin closed, SIGTERM and SIGKILL. line, stderr: more than this is garbage,
+    flooded_stderr.
     preamble: what an image may print before the worker speaks (oneAPI's setvars.sh greets on stdout).
     """
 
@@ -68,7 +74,9 @@ class Limits:
 
 
 class WorkerFailed(Exception):
-    """A worker did not give what was asked; ``kind`` names the result, ``stderr`` is the tail of what it printed."""
+    """A worker did not give what was asked; ``kind`` names the result, ``stderr`` is the tail of what it
+    printed.
+    """
 
     def __init__(self, kind: str, text: str, stderr: str = "") -> None:
         super().__init__(f"{kind}: {text}")
@@ -88,12 +96,19 @@ def worker_source() -> str:
 class Worker:
     """One worker process. Use as a context manager: its process group is gone afterwards, whatever happened.
 
-    command: see the module. source: text of the worker (default: this package's). env: added to the inherited environment, which does not
-    reach into a container. `ask` raises WorkerFailed with a named kind; after that the worker is of no more use.
+    command: see the module. source: text of the worker (default: this package's). env: added to the inherited
+    environment, which does not reach into a container. `ask` raises WorkerFailed with a named kind; after
+    that the worker is of no more use.
     """
 
-    def __init__(self, command: Sequence[str], *, source: str | None = None, limits: Limits | None = None,
-                 env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        source: str | None = None,
+        limits: Limits | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self.command, self.limits = list(command), limits or Limits()
         self.source = (source if source is not None else worker_source()).encode()
         self.env = {**os.environ, **(env or {})}
@@ -104,8 +119,13 @@ class Worker:
     def __enter__(self) -> Worker:
         try:
             self._process = subprocess.Popen(
-                [*self.command, "-u", "-c", LOADER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                env=self.env, start_new_session=True, bufsize=0,
+                [*self.command, "-u", "-c", LOADER],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=self.env,
+                start_new_session=True,
+                bufsize=0,
             )
         except OSError as error:
             raise WorkerFailed("start_failed", f"{self.command[0]}: {error.strerror or error}") from error
@@ -116,7 +136,9 @@ class Worker:
             self._to_write += b"%d\n" % len(self.source) + self.source
             hello = self._reply(time.monotonic() + self.limits.start_s, self.limits.start_s, greeting=True)
             if hello.get("protocol") != PROTOCOL:
-                raise WorkerFailed("garbage", f"expected {PROTOCOL}, got {json.dumps(hello)[:200]}", self.stderr_tail())
+                raise WorkerFailed(
+                    "garbage", f"expected {PROTOCOL}, got {json.dumps(hello)[:200]}", self.stderr_tail()
+                )
         except BaseException:
             self.close()
             raise
@@ -129,21 +151,27 @@ class Worker:
         """Return the last 2,000 bytes that the worker printed."""
         return bytes(self._err[-2000:]).decode("utf-8", "replace")
 
-    def ask(self, op: str, takes_s: float = 0.0, during: Callable[[], None] | None = None, **fields: Any) -> dict[str, Any]:
+    def ask(
+        self, op: str, takes_s: float = 0.0, during: Callable[[], None] | None = None, **fields: Any
+    ) -> dict[str, Any]:
         """Send one request and return its reply.
 
-        takes_s: how long it takes by itself; the deadline is that plus ``limits.reply_s``. during: called once, about half-way
-        (to read clocks while the block runs). Raises WorkerFailed.
+        takes_s: how long it takes by itself; the deadline is that plus ``limits.reply_s``. during: called
+        once, about half-way (to read clocks while the block runs). Raises WorkerFailed.
         """
         self.send(op, **fields)
         return self.receive(op, takes_s, during)
 
     def send(self, op: str, **fields: Any) -> None:
         """Send a request without waiting for its reply (ranks must all be asked before one can answer)."""
-        self._to_write += json.dumps({"op": op, **fields}, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        self._to_write += (
+            json.dumps({"op": op, **fields}, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        )
         self._flush()
 
-    def receive(self, op: str, takes_s: float = 0.0, during: Callable[[], None] | None = None) -> dict[str, Any]:
+    def receive(
+        self, op: str, takes_s: float = 0.0, during: Callable[[], None] | None = None
+    ) -> dict[str, Any]:
         """Wait for the reply to ``op``; see `ask`."""
         now = time.monotonic()
         if during is not None:
@@ -151,16 +179,24 @@ class Worker:
             during()
             if early:
                 return self._checked(op, early)
-        return self._checked(op, self._reply(now + takes_s + self.limits.reply_s, takes_s + self.limits.reply_s))
+        return self._checked(
+            op, self._reply(now + takes_s + self.limits.reply_s, takes_s + self.limits.reply_s)
+        )
 
     def _checked(self, op: str, reply: dict[str, Any]) -> dict[str, Any]:
         if reply.get("reply") == "error":
-            raise WorkerFailed(str(reply.get("kind", "exception")), str(reply.get("text", "")), self.stderr_tail())
+            raise WorkerFailed(
+                str(reply.get("kind", "exception")), str(reply.get("text", "")), self.stderr_tail()
+            )
         if reply.get("reply") != op:
-            raise WorkerFailed("garbage", f"expected a reply to {op}, got {json.dumps(reply)[:200]}", self.stderr_tail())
+            raise WorkerFailed(
+                "garbage", f"expected a reply to {op}, got {json.dumps(reply)[:200]}", self.stderr_tail()
+            )
         return reply
 
-    def _reply(self, deadline: float, allowed_s: float, greeting: bool = False, timeout_is_failure: bool = True) -> dict[str, Any]:
+    def _reply(
+        self, deadline: float, allowed_s: float, greeting: bool = False, timeout_is_failure: bool = True
+    ) -> dict[str, Any]:
         while True:
             line = self._line(deadline)
             if line is None:
@@ -170,7 +206,11 @@ class Worker:
             if greeting and not line.startswith(b'{"reply":"hello"'):
                 self.preamble += line.decode("utf-8", "replace")
                 if len(self.preamble) > self.limits.preamble:
-                    raise WorkerFailed("garbage", f"no worker in {len(self.preamble)} bytes: {self.preamble[:200]!r}", self.stderr_tail())
+                    raise WorkerFailed(
+                        "garbage",
+                        f"no worker in {len(self.preamble)} bytes: {self.preamble[:200]!r}",
+                        self.stderr_tail(),
+                    )
                 continue
             return self._parsed(line)
 
@@ -181,14 +221,18 @@ class Worker:
         try:
             value = json.loads(line, parse_constant=refuse)
         except ValueError as error:
-            raise WorkerFailed("garbage", f"not JSON ({error}): {line[:200]!r}", self.stderr_tail()) from error
+            raise WorkerFailed(
+                "garbage", f"not JSON ({error}): {line[:200]!r}", self.stderr_tail()
+            ) from error
         if not isinstance(value, dict):
             raise WorkerFailed("garbage", f"not an object: {line[:200]!r}", self.stderr_tail())
         return value
 
     def _line(self, deadline: float) -> bytes | None:
         """Return the next line of stdout, or None at the deadline; WorkerFailed when there will be none."""
-        assert self._process is not None and self._process.stdout is not None and self._process.stderr is not None
+        assert self._process is not None
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
         while True:
             end = self._out.find(b"\n")
             if end >= 0:
@@ -196,7 +240,9 @@ class Worker:
                 del self._out[: end + 1]
                 return line
             if len(self._out) > self.limits.line:
-                raise WorkerFailed("garbage", f"a line of more than {self.limits.line} bytes", self.stderr_tail())
+                raise WorkerFailed(
+                    "garbage", f"a line of more than {self.limits.line} bytes", self.stderr_tail()
+                )
             left = deadline - time.monotonic()
             if left <= 0:
                 return None
@@ -204,7 +250,9 @@ class Worker:
 
     def _wait(self, seconds: float) -> None:
         """Move bytes for at most ``seconds``; WorkerFailed(died | flooded_stderr)."""
-        assert self._process is not None and self._process.stdout is not None and self._process.stderr is not None
+        assert self._process is not None
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
             if not self._process.stderr.closed:
@@ -224,7 +272,8 @@ class Worker:
                         raise WorkerFailed("died", self._how_it_ended(), self.stderr_tail())
 
     def _read_stderr(self) -> None:
-        assert self._process is not None and self._process.stderr is not None
+        assert self._process is not None
+        assert self._process.stderr is not None
         while not self._process.stderr.closed:
             try:
                 data = os.read(self._process.stderr.fileno(), 1 << 16)
@@ -236,10 +285,13 @@ class Worker:
             self._err_total += len(data)
             self._err = (self._err + data)[-4000:]
             if self._err_total > self.limits.stderr:
-                raise WorkerFailed("flooded_stderr", f"more than {self.limits.stderr} bytes on stderr", self.stderr_tail())
+                raise WorkerFailed(
+                    "flooded_stderr", f"more than {self.limits.stderr} bytes on stderr", self.stderr_tail()
+                )
 
     def _flush(self) -> None:
-        assert self._process is not None and self._process.stdin is not None
+        assert self._process is not None
+        assert self._process.stdin is not None
         try:
             while self._to_write:
                 del self._to_write[: os.write(self._process.stdin.fileno(), self._to_write)]
@@ -258,7 +310,9 @@ class Worker:
         return f"exit status {code}" + (f": {words[-1][:200]}" if words else "")
 
     def _reaped(self, seconds: float) -> int | None:
-        """Return the exit status within ``seconds``, or None; the pipes are drained meanwhile so that nothing blocks on them."""
+        """Return the exit status within ``seconds``, or None; the pipes are drained meanwhile so that nothing
+        blocks on them.
+        """
         assert self._process is not None
         end = time.monotonic() + seconds
         while True:
@@ -284,7 +338,9 @@ class Worker:
                 continue
 
     def close(self) -> None:
-        """End the whole process group: close stdin, SIGTERM, SIGKILL; a process stuck in the kernel is abandoned and named."""
+        """End the whole process group: close stdin, SIGTERM, SIGKILL; a process stuck in the kernel is
+        abandoned and named.
+        """
         process = self._process
         if process is None or process.returncode is not None:
             return
@@ -315,7 +371,9 @@ def _kill_group(leader: int, number: int) -> None:
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into SystemExit, so that workers are ended and settings restored on the way out."""
+    """Turn SIGTERM and SIGHUP into SystemExit, so that workers are ended and settings restored on the way
+    out.
+    """
 
     def leave(number: int, _: object) -> None:
         raise SystemExit(128 + number)
@@ -328,14 +386,16 @@ def ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-# --------------------------------------------------------------------------------------------------------- the cards
+# ---------------------------------------------------------------------------------------------------------
+# the cards
 
 
 def bdf_of_uuid(uuid: str) -> str | None:
     """Return the PCI address in the UUID of an Intel GPU, or None when it is no such UUID.
 
-    Level Zero puts vendor, device, revision, domain, bus, device and function in it, in this order. sycl-ls and torch print the bytes as they are, xpu-smi
-    prints them backwards (both forms seen for 0000:23:00.0 on the lab's host).
+    Level Zero puts vendor, device, revision, domain, bus, device and function in it, in this order. sycl-ls
+    and torch print the bytes as they are, xpu-smi prints them backwards (both forms seen for 0000:23:00.0 on
+    the lab's host).
 
     >>> bdf_of_uuid("868023e2-0000-0000-2300-000000000000")
     '0000:23:00.0'
@@ -361,7 +421,8 @@ def card_address(identity: Mapping[str, Any]) -> str | None:
 
 
 def unmapped(identity: Mapping[str, Any], addresses: Sequence[str] | None) -> str:
-    """Return why the device is none of the host's cards (``addresses`` from its facts; None: not compared), or an empty string.
+    """Return why the device is none of the host's cards (``addresses`` from its facts; None: not compared),
+    or an empty string.
 
     Index 0 may be an integrated GPU; an index is never an address.
     """
@@ -370,16 +431,22 @@ def unmapped(identity: Mapping[str, Any], addresses: Sequence[str] | None) -> st
     address = card_address(identity)
     if address is None:
         return f"device {identity.get('device')}:{identity.get('index')} gives no PCI address"
-    return "" if address in addresses else f"{address} is none of this host's cards ({', '.join(addresses) or 'none'})"
+    return (
+        ""
+        if address in addresses
+        else f"{address} is none of this host's cards ({', '.join(addresses) or 'none'})"
+    )
 
 
-# ----------------------------------------------------------------------------------------------------------- measuring
+# -----------------------------------------------------------------------------------------------------------
+# measuring
 
 
 class Toggle:
     """What a trial switches. This one switches nothing: a profile.
 
-    Subclasses write a setting and read it back; every method runs in the session's process. `restore` returns "" or why the old value is not back.
+    Subclasses write a setting and read it back; every method runs in the session's process. `restore` returns
+    "" or why the old value is not back.
     """
 
     toggles = False
@@ -403,8 +470,10 @@ class Toggle:
 class Job:
     """What to measure and where.
 
-    command: see the module. device: auto, xpu, cuda or cpu. index: which of them. metrics: which of the worker's (empty: all).
-    pin: CPUs to keep the worker on. addresses: PCI addresses of the host's cards, for `unmapped`. ranks: of the all-reduce session (below 2: none).
+    command: see the module. device: auto, xpu, cuda or cpu. index: which of them. metrics: which of the
+    worker's (empty: all).
+    pin: CPUs to keep the worker on. addresses: PCI addresses of the host's cards, for `unmapped`. ranks: of
+    the all-reduce session (below 2: none).
     container: image and digest when the caller knows them; part of the identity.
     """
 
@@ -418,7 +487,9 @@ class Job:
     addresses: Sequence[str] | None = None
     warm_up_s: float = 2.0
     ranks: int = 0
-    collective: Mapping[str, Any] = field(default_factory=lambda: {"dtype": "bfloat16", "rows": 1, "hidden": 5120})
+    collective: Mapping[str, Any] = field(
+        default_factory=lambda: {"dtype": "bfloat16", "rows": 1, "hidden": 5120}
+    )
     container: Mapping[str, str] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     source: str | None = None
@@ -443,35 +514,75 @@ def quiet(_: str) -> None:
     """Say nothing."""
 
 
-def profile(job: Job, around: Around = dict, say: Say = quiet, kept: Callable[[Mapping[str, Any]], None] | None = None) -> dict[str, Any]:
-    """Measure a host as it is: sham pairs, the lab's figures, launch counts, and the all-reduce when ``job.ranks`` >= 2.
+def profile(
+    job: Job, around: Around = dict, say: Say = quiet, kept: Callable[[Mapping[str, Any]], None] | None = None
+) -> dict[str, Any]:
+    """Measure a host as it is: sham pairs, the lab's figures, launch counts, and the all-reduce when
+    ``job.ranks`` >= 2.
 
-    around: called before and after, returns what `receipt.guards_of` expects. say: one line of progress. kept: gets every block as soon as
-    it is measured. Always returns a sealed receipt; what went wrong is in its ``failures`` and ``validity``.
+    around: called before and after, returns what `receipt.guards_of` expects. say: one line of progress.
+    kept: gets every block as soon as it is measured. Always returns a sealed receipt; what went wrong is in
+    its ``failures`` and ``validity``.
     """
     return _measure(job, None, Toggle(), around, say, kept)
 
 
-def trial(job: Job, claim: Claim, toggle: Toggle, around: Around = dict, say: Say = quiet,
-          kept: Callable[[Mapping[str, Any]], None] | None = None) -> dict[str, Any]:
-    """Find out whether a setting changes this host: sham pairs, then A/B pairs in coin-flip order, until a planned look decides.
+def trial(
+    job: Job,
+    claim: Claim,
+    toggle: Toggle,
+    around: Around = dict,
+    say: Say = quiet,
+    kept: Callable[[Mapping[str, Any]], None] | None = None,
+) -> dict[str, Any]:
+    """Find out whether a setting changes this host: sham pairs, then A/B pairs in coin-flip order, until a
+    planned look decides.
 
-    The setting is restored on every way out. Returns a sealed receipt with its verdict; see `profile` for the other arguments.
+    The setting is restored on every way out. Returns a sealed receipt with its verdict; see `profile` for the
+    other arguments.
     """
     return _measure(job, claim, toggle, around, say, kept)
 
 
-def _measure(job: Job, claim: Claim | None, toggle: Toggle, around: Around, say: Say,
-             kept: Callable[[Mapping[str, Any]], None] | None) -> dict[str, Any]:
+def _measure(
+    job: Job,
+    claim: Claim | None,
+    toggle: Toggle,
+    around: Around,
+    say: Say,
+    kept: Callable[[Mapping[str, Any]], None] | None,
+) -> dict[str, Any]:
     receipt: dict[str, Any] = {
-        "schema": receipts.SCHEMA, "kind": "trial" if claim else "profile", "taken_at": _now(), "seed": job.seed,
-        "plan": {**asdict(job.plan), "looks": list(job.plan.looks)}, "command": list(job.command),
-        "asked": {"device": job.device, "index": job.index, "metrics": list(job.metrics), "pin": list(job.pin) if job.pin else None,
-                  "ranks": job.ranks, "container": dict(job.container)},
-        "begun": {}, "workers": [], "blocks": [], "collectives": [], "failures": [], "restore": "", "before": dict(around()), "after": {},
+        "schema": receipts.SCHEMA,
+        "kind": "trial" if claim else "profile",
+        "taken_at": _now(),
+        "seed": job.seed,
+        "plan": {**asdict(job.plan), "looks": list(job.plan.looks)},
+        "command": list(job.command),
+        "asked": {
+            "device": job.device,
+            "index": job.index,
+            "metrics": list(job.metrics),
+            "pin": list(job.pin) if job.pin else None,
+            "ranks": job.ranks,
+            "container": dict(job.container),
+        },
+        "begun": {},
+        "workers": [],
+        "blocks": [],
+        "collectives": [],
+        "failures": [],
+        "restore": "",
+        "before": dict(around()),
+        "after": {},
     }
     if claim:
-        receipt["claim"] = {**asdict(claim), "arms": dict(claim.arms), "evidence": list(claim.evidence), "toggles": toggle.toggles}
+        receipt["claim"] = {
+            **asdict(claim),
+            "arms": dict(claim.arms),
+            "evidence": list(claim.evidence),
+            "toggles": toggle.toggles,
+        }
     run = _Run(job, toggle, receipt, say, kept)
     try:
         if receipt["before"].get("card"):
@@ -500,7 +611,14 @@ def _now() -> str:
 class _Run:
     """The loop of a profile or a trial over one receipt that grows."""
 
-    def __init__(self, job: Job, toggle: Toggle, receipt: dict[str, Any], say: Say, kept: Callable[[Mapping[str, Any]], None] | None) -> None:
+    def __init__(
+        self,
+        job: Job,
+        toggle: Toggle,
+        receipt: dict[str, Any],
+        say: Say,
+        kept: Callable[[Mapping[str, Any]], None] | None,
+    ) -> None:
         self.job, self.toggle, self.receipt, self.say, self.kept = job, toggle, receipt, say, kept
         self.worker: Worker | None = None
         self.number = -1
@@ -544,12 +662,22 @@ class _Run:
         time.sleep(plan.settle_s)
         readback, seen = self.toggle.read(), {}
         reply = worker.ask(
-            "block", plan.warm_s + plan.block_s, lambda: seen.update(self.toggle.evidence()),
-            seconds=plan.block_s, warm_s=plan.warm_s, metrics=list(self.job.metrics) or list(METRICS),
+            "block",
+            plan.warm_s + plan.block_s,
+            lambda: seen.update(self.toggle.evidence()),
+            seconds=plan.block_s,
+            warm_s=plan.warm_s,
+            metrics=list(self.job.metrics) or list(METRICS),
         )
         block = {
-            "phase": step.phase, "pair": step.pair, "position": step.position, "arm": step.arm, "worker": step.worker,
-            "readback": readback, "readback_end": self.toggle.read(), "evidence": seen,
+            "phase": step.phase,
+            "pair": step.pair,
+            "position": step.position,
+            "arm": step.arm,
+            "worker": step.worker,
+            "readback": readback,
+            "readback_end": self.toggle.read(),
+            "evidence": seen,
             **{key: value for key, value in reply.items() if key != "reply"},
         }
         self.receipt["blocks"].append(block)
@@ -564,8 +692,14 @@ class _Run:
         worker = Worker(job.command, source=job.source, limits=job.limits).__enter__()
         self.worker = worker
         reply = worker.ask(
-            "start", job.limits.start_s + job.warm_up_s, device=job.device, index=job.index, pin=list(job.pin) if job.pin else None,
-            life_s=job.limits.life_s, warm_s=job.warm_up_s, metrics=list(job.metrics) or list(METRICS),
+            "start",
+            job.limits.start_s + job.warm_up_s,
+            device=job.device,
+            index=job.index,
+            pin=list(job.pin) if job.pin else None,
+            life_s=job.limits.life_s,
+            warm_s=job.warm_up_s,
+            metrics=list(job.metrics) or list(METRICS),
         )
         record = {key: value for key, value in reply.items() if key != "reply"}
         record["identity"] = {**record["identity"], "container_digest": job.container.get("digest", "")}
@@ -588,7 +722,12 @@ class _Run:
 
     def fail(self, failure: WorkerFailed) -> None:
         self.receipt["failures"].append(
-            {"kind": failure.kind, "text": failure.text, "stderr": failure.stderr[-1000:], "worker": self.number}
+            {
+                "kind": failure.kind,
+                "text": failure.text,
+                "stderr": failure.stderr[-1000:],
+                "worker": self.number,
+            }
         )
         self.say(f"{failure.kind}: {failure.text}")
 
@@ -597,26 +736,49 @@ class _Run:
             worker, self.worker = self.worker, None
             worker.close()
             if worker.abandoned:
-                self.receipt["failures"].append({"kind": "hung", "text": worker.abandoned, "stderr": "", "worker": self.number})
+                self.receipt["failures"].append(
+                    {"kind": "hung", "text": worker.abandoned, "stderr": "", "worker": self.number}
+                )
 
 
 # The worker's list; kept here too because worker.py is never imported. A test compares them.
-METRICS = ("launch_us", "launch_sync_us", "gap_sync_0.3ms_us", "gap_sync_3ms_us", "rms_composite8_us", "rms_fused_us",
-           "graph_us", "gemm_us", "cpu_add_us", "py_loop_ns")
+METRICS = (
+    "launch_us",
+    "launch_sync_us",
+    "gap_sync_0.3ms_us",
+    "gap_sync_3ms_us",
+    "rms_composite8_us",
+    "rms_fused_us",
+    "graph_us",
+    "gemm_us",
+    "cpu_add_us",
+    "py_loop_ns",
+)
 LAB_REPEATS = 5
 
 
-# ---------------------------------------------------------------------------------------------------------- collectives
+# ----------------------------------------------------------------------------------------------------------
+# collectives
 
 
 def all_reduce(job: Job, batches: int = 20, per_batch: int = 10) -> dict[str, Any]:
-    """Time the all-reduce over ``job.ranks`` further workers, rank r on device r; return one entry for ``collectives``.
+    """Time the all-reduce over ``job.ranks`` further workers, rank r on device r; return one entry for
+    ``collectives``.
 
-    What fails is in its ``failure``: a named kind and text; a missing interface is config_error, ``interface X absent``.
+    What fails is in its ``failure``: a named kind and text; a missing interface is config_error, ``interface
+    X absent``.
     """
     shape, world, host = dict(job.collective), job.ranks, "127.0.0.1"
-    entry: dict[str, Any] = {**shape, "ranks": world, "backend": "", "environment": "", "variables": "", "series": {}, "failure": None,
-                             "identities": []}
+    entry: dict[str, Any] = {
+        **shape,
+        "ranks": world,
+        "backend": "",
+        "environment": "",
+        "variables": "",
+        "series": {},
+        "failure": None,
+        "identities": [],
+    }
     workers: list[Worker] = []
     try:
         for _ in range(world):
@@ -624,7 +786,10 @@ def all_reduce(job: Job, batches: int = 20, per_batch: int = 10) -> dict[str, An
         for rank, worker in enumerate(workers):
             worker.send("start", device=job.device, index=rank, life_s=job.limits.life_s, collective=True)
         started = [worker.receive("start", job.limits.start_s) for worker in workers]
-        if started[0]["identity"]["device"] != "cpu" and len({card_address(one["identity"]) for one in started}) < world:
+        if (
+            started[0]["identity"]["device"] != "cpu"
+            and len({card_address(one["identity"]) for one in started}) < world
+        ):
             raise WorkerFailed("unmapped", "two ranks on one card")
         entry["identities"] = [one["identity"] for one in started]
         entry["environment"] = "container" if started[0]["identity"]["container"] else "host"
@@ -632,8 +797,15 @@ def all_reduce(job: Job, batches: int = 20, per_batch: int = 10) -> dict[str, An
         entry["environment_variables"] = started[0]["environment"]
         timeout_s = job.limits.start_s
         port = workers[0].ask("store", 5.0, host=host, world=world, timeout_s=timeout_s)["port"]
-        joined = _together(workers, "join", timeout_s, [{"rank": r, "world": world, "host": host, "port": port, "timeout_s": timeout_s}
-                                                       for r in range(world)])
+        joined = _together(
+            workers,
+            "join",
+            timeout_s,
+            [
+                {"rank": r, "world": world, "host": host, "port": port, "timeout_s": timeout_s}
+                for r in range(world)
+            ],
+        )
         entry["backend"] = joined[0]["backend"]
         asked = {**shape, "batches": batches, "per_batch": per_batch}
         replies = _together(workers, "allreduce", 60.0, [asked] * world)
@@ -649,48 +821,74 @@ def all_reduce(job: Job, batches: int = 20, per_batch: int = 10) -> dict[str, An
     return entry
 
 
-def _together(workers: Sequence[Worker], op: str, seconds: float, requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Ask all ranks at once and wait for all; the first that fails ends it (the others then wait for it in vain)."""
+def _together(
+    workers: Sequence[Worker], op: str, seconds: float, requests: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Ask all ranks at once and wait for all; the first that fails ends it (the others then wait for it in
+    vain).
+    """
     for worker, request in zip(workers, requests):
         worker.send(op, **request)
     return [worker.receive(op, seconds) for worker in workers]
 
 
 def variables_name(environment: Mapping[str, str]) -> str:
-    """Return ``none`` or a short name for the variables that change a collective's path or timing: part of the metric's name."""
-    ours = {name: value for name, value in sorted(environment.items()) if name.startswith(("CCL_", "FI_", "NCCL_", "GLOO_"))}
+    """Return ``none`` or a short name for the variables that change a collective's path or timing: part of
+    the metric's name.
+    """
+    ours = {
+        name: value
+        for name, value in sorted(environment.items())
+        if name.startswith(("CCL_", "FI_", "NCCL_", "GLOO_"))
+    }
     return hashlib.sha256(json.dumps(ours).encode()).hexdigest()[:8] if ours else "none"
 
 
 def _note_collective_failure(receipt: dict[str, Any]) -> None:
-    """A collective that is not covered leaves the rest valid; one that hurt the card or gave a wrong sum does not."""
+    """A collective that is not covered leaves the rest valid; one that hurt the card or gave a wrong sum does
+    not.
+    """
     failure = receipt["collectives"][-1]["failure"]
     if failure and failure["kind"] not in ("unavailable", "config_error", "no_device"):
         receipt["failures"].append({**failure, "worker": -1})
 
 
-# ----------------------------------------------------------------------------------------------------------- standalone
+# -----------------------------------------------------------------------------------------------------------
+# standalone
 
 
 def main(arguments: Sequence[str] | None = None, out: TextIO | None = None) -> int:
-    """Probe one device and write a receipt: ``python -m hostcheck.onhost.probe.session --device cuda --quick -o receipt.json``.
+    """Probe one device and write a receipt: ``python -m hostcheck.onhost.probe.session --device cuda --quick
+    -o receipt.json``.
 
-    Knows nothing of the host (no kernel log, no throttle counters): the receipt says so. Exit status 0 valid, 1 invalid.
+    Knows nothing of the host (no kernel log, no throttle counters): the receipt says so. Exit status 0 valid,
+    1 invalid.
     """
-    parser = argparse.ArgumentParser(prog="hostcheck.onhost.probe.session", description="Probe one device and write a receipt.")
+    parser = argparse.ArgumentParser(
+        prog="hostcheck.onhost.probe.session", description="Probe one device and write a receipt."
+    )
     parser.add_argument("--device", default="auto", choices=("auto", "xpu", "cuda", "cpu"))
     parser.add_argument("--index", type=int, default=0)
     parser.add_argument("--quick", action="store_true", help="8 sham pairs in place of 12")
-    parser.add_argument("--ranks", type=int, default=0, help="also time the all-reduce over this many devices")
+    parser.add_argument(
+        "--ranks", type=int, default=0, help="also time the all-reduce over this many devices"
+    )
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--pin", type=int, nargs="*", default=None, help="CPUs to keep the worker on")
-    parser.add_argument("--command", nargs="+", default=["python3"], help="ends where Python's own arguments begin")
+    parser.add_argument(
+        "--command", nargs="+", default=["python3"], help="ends where Python's own arguments begin"
+    )
     parser.add_argument("-o", dest="output", required=True)
     options = parser.parse_args(arguments)
     say = out or sys.stderr
     job = Job(
-        command=options.command, device=options.device, index=options.index, plan=QUICK if options.quick else FULL, pin=options.pin,
-        seed=options.seed if options.seed is not None else random.SystemRandom().randrange(2**31), ranks=options.ranks,
+        command=options.command,
+        device=options.device,
+        index=options.index,
+        plan=QUICK if options.quick else FULL,
+        pin=options.pin,
+        seed=options.seed if options.seed is not None else random.SystemRandom().randrange(2**31),
+        ranks=options.ranks,
     )
     print(f"about {schedule.expected_seconds(job.plan, looks=0):.0f} s", file=say, flush=True)
     with ended_by_signals():

@@ -1,10 +1,10 @@
 """Statistics of paired block figures, standard library only.
 
-Everything works on natural logarithms of latency ratios: ``d = ln(B / A)`` per pair, so that -d is the same effect seen
-from the other side.
+Everything works on natural logarithms of latency ratios: ``d = ln(B / A)`` per pair, so that -d is the same
+effect seen from the other side.
 
-scipy gives the same numbers (``wilcoxon(method="exact")``, ``permutation_test``); it costs 200 MB on the measured host,
-so it is the oracle of the tests and nothing here needs it.
+scipy gives the same numbers (``wilcoxon(method="exact")``, ``permutation_test``); it costs 200 MB on the
+measured host, so it is the oracle of the tests and nothing here needs it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-# Asymptotic efficiency of the signed-rank test against the t test under normal noise: 3 / pi (Hodges & Lehmann 1956).
+# Asymptotic efficiency of the signed-rank test against the t test under normal noise: 3 / pi (Hodges &
+# Lehmann 1956).
 SIGNED_RANK_EFFICIENCY = 3.0 / math.pi
 # Turns a median absolute deviation into a standard deviation under normal noise: 1 / Phi^-1(3/4).
 MAD_TO_SD = 1.4826022185056018
@@ -25,7 +26,8 @@ MAD_TO_SD = 1.4826022185056018
 class SignedRank:
     """Exact two-sided Wilcoxon signed-rank test.
 
-    n: pairs that are not exactly zero. w_plus: sum of the ranks of the positive ones (midranks). p: two-sided.
+    n: pairs that are not exactly zero. w_plus: sum of the ranks of the positive ones (midranks). p:
+    two-sided.
     """
 
     n: int
@@ -95,7 +97,9 @@ def statistic(values: Sequence[float], name: str) -> float:
         return mean(values)
     if name in ("min", "max") and values:
         return min(values) if name == "min" else max(values)
-    raise ValueError(f"expected one of {', '.join(STATISTICS)} of at least one value, got {name!r} of {len(values)}")
+    raise ValueError(
+        f"expected one of {', '.join(STATISTICS)} of at least one value, got {name!r} of {len(values)}"
+    )
 
 
 def log_ratios(pairs: Sequence[tuple[float, float]]) -> list[float]:
@@ -146,8 +150,9 @@ def subset_counts(weights: tuple[int, ...]) -> list[int]:
 def signed_rank(d: Sequence[float]) -> SignedRank:
     """Return the exact two-sided signed-rank test that ``d`` is symmetric about zero.
 
-    Exact for ties too (the distribution is that of the midranks at hand). Exact zeros carry no sign and are left out;
-    when nothing is left p is 1. With coin-flipped order inside the pairs this is a randomisation test.
+    Exact for ties too (the distribution is that of the midranks at hand). Exact zeros carry no sign and are
+    left out; when nothing is left p is 1. With coin-flipped order inside the pairs this is a randomisation
+    test.
 
     >>> signed_rank([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]).p
     0.03125
@@ -172,8 +177,9 @@ def walsh_averages(d: Sequence[float]) -> list[float]:
 def hodges_lehmann(d: Sequence[float], alpha: float) -> Interval:
     """Return the Hodges-Lehmann estimate of the centre of ``d`` with its exact order-statistic interval.
 
-    The interval is the set of shifts that the two-sided signed-rank test at ``alpha`` does not reject. When n is too small
-    for that level it is unbounded (``-inf``, ``inf``, confidence 1). scipy has no such interval for paired data.
+    The interval is the set of shifts that the two-sided signed-rank test at ``alpha`` does not reject. When n
+    is too small for that level it is unbounded (``-inf``, ``inf``, confidence 1). scipy has no such interval
+    for paired data.
 
     Raises ValueError for no values or an ``alpha`` outside 0..1.
     """
@@ -192,9 +198,11 @@ def hodges_lehmann(d: Sequence[float], alpha: float) -> Interval:
 
 
 def noise_floor(sham: Sequence[float], n: int, level: float = 0.95) -> float:
-    """Return how far the median of ``n`` sham pairs strays from zero: the ``level`` quantile of its absolute value.
+    """Return how far the median of ``n`` sham pairs strays from zero: the ``level`` quantile of its absolute
+    value.
 
-    sham: log ratios of sham (A/A) pairs. Each of the ``n`` draws takes one of them and a random sign. The distribution of that
+    sham: log ratios of sham (A/A) pairs. Each of the ``n`` draws takes one of them and a random sign. The
+    distribution of that
     median is computed, not drawn: it needs no seed, and whoever recomputes it gets the same figure.
 
     >>> round(noise_floor([0.01, -0.02, 0.03], 1), 6)
@@ -216,7 +224,9 @@ def noise_floor(sham: Sequence[float], n: int, level: float = 0.95) -> float:
 
 
 def _median_distribution(magnitudes: Sequence[float], n: int) -> list[tuple[float, float]]:
-    """Return ``(median, probability)`` of ``n`` independent draws of a random magnitude with a random sign."""
+    """Return ``(median, probability)`` of ``n`` independent draws of a random magnitude with a random
+    sign.
+    """
     pool = sorted([*magnitudes, *(-x for x in magnitudes)])
     support = sorted(set(pool))
     at_most = [sum(1 for x in pool if x <= v) / len(pool) for v in support]
@@ -226,10 +236,14 @@ def _median_distribution(magnitudes: Sequence[float], n: int) -> list[tuple[floa
     lower_middle = [cumulative[i] - (cumulative[i - 1] if i else 0.0) for i in range(len(support))]
     if n % 2:
         return list(zip(support, lower_middle))
-    # Both middle values: `low` draws are <= v_i with their largest at v_i, the others >= v_j with their smallest at v_j.
+    # Both middle values: `low` draws are <= v_i with their largest at v_i, the others >= v_j with their
+    # smallest at v_j.
     half = n // 2
     ends = [at_most[i] ** half - (at_most[i - 1] ** half if i else 0.0) for i in range(len(support))]
-    starts = [at_least[j] ** half - (at_least[j + 1] ** half if j + 1 < len(support) else 0.0) for j in range(len(support))]
+    starts = [
+        at_least[j] ** half - (at_least[j + 1] ** half if j + 1 < len(support) else 0.0)
+        for j in range(len(support))
+    ]
     ways = math.comb(n, half)
     result: list[tuple[float, float]] = []
     for i, left in enumerate(support):
@@ -253,7 +267,8 @@ def spread(d: Sequence[float]) -> float:
 
 
 def detectable_effect(sham: Sequence[float], n: int, alpha: float, power: float = 0.8) -> float:
-    """Return the log ratio that ``n`` pairs find with probability ``power``, from the spread of the sham pairs.
+    """Return the log ratio that ``n`` pairs find with probability ``power``, from the spread of the sham
+    pairs.
 
     A normal approximation for planning (1 / sqrt n): an estimate.
     """
@@ -262,7 +277,8 @@ def detectable_effect(sham: Sequence[float], n: int, alpha: float, power: float 
 
 
 def pairs_needed(sham: Sequence[float], effect: float, alpha: float, power: float = 0.8) -> int:
-    """Return how many pairs find a log ratio of ``effect`` with probability ``power``; the inverse of `detectable_effect`.
+    """Return how many pairs find a log ratio of ``effect`` with probability ``power``; the inverse of
+    `detectable_effect`.
 
     Raises ValueError when ``effect`` is zero.
     """
@@ -272,10 +288,11 @@ def pairs_needed(sham: Sequence[float], effect: float, alpha: float, power: floa
 
 
 def rank_sum(a: Sequence[float], b: Sequence[float]) -> float:
-    """Return the exact two-sided p of the Wilcoxon rank-sum test of two unpaired groups (one figure per boot).
+    """Return the exact two-sided p of the Wilcoxon rank-sum test of two unpaired groups (one figure per
+    boot).
 
-    Midranks for ties, distribution exact for them. The smallest p is 2 / C(n + m, n): 0.1 for 3 against 3 and 0.029 for
-    4 against 4, so three boots per arm can never decide.
+    Midranks for ties, distribution exact for them. The smallest p is 2 / C(n + m, n): 0.1 for 3 against 3 and
+    0.029 for 4 against 4, so three boots per arm can never decide.
 
     Raises ValueError when a group is empty.
     """
@@ -311,7 +328,9 @@ def shift(a: Sequence[float], b: Sequence[float], alpha: float) -> Interval:
     estimate = median(differences)
     if cut == 0:
         return Interval(-math.inf, estimate, math.inf, confidence=1.0)
-    return Interval(differences[cut - 1], estimate, differences[-cut], confidence=1.0 - 2 * below / everything)
+    return Interval(
+        differences[cut - 1], estimate, differences[-cut], confidence=1.0 - 2 * below / everything
+    )
 
 
 def _mann_whitney_counts(n: int, m: int) -> list[int]:

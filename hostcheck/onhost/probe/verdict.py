@@ -1,13 +1,14 @@
-"""What a trial has shown: invalid, vacuous, improved, regressed, no_change or inconclusive. Pure; lower is better.
+"""What a trial has shown: invalid, vacuous, improved, regressed, no_change or inconclusive. Pure; lower is
+better.
 
 The rules are looked at in this order and the first that holds decides:
 
-1. invalid: something happened around the measurement that makes every figure worthless; no figure is interpreted;
-2. vacuous: the toggle or the path under test was not exercised;
-3. the A/A gate: a host whose sham pairs differ, or whose noise floor is over 10 %, can show nothing (inconclusive);
-4. improved or regressed: p <= alpha at a planned look, and the median over pairs is beyond max(floor, 2 %);
-5. no_change: the Hodges-Lehmann interval lies inside +-max(floor, 5 %) and that bound is at most 10 %;
-6. inconclusive, with the effect that could have been seen.
+1. invalid: something happened around the measurement that makes every figure worthless; no figure is
+interpreted; 2. vacuous: the toggle or the path under test was not exercised;
+3. the A/A gate: a host whose sham pairs differ, or whose noise floor is over 10 %, can show nothing
+(inconclusive); 4. improved or regressed: p <= alpha at a planned look, and the median over pairs is beyond
+max(floor, 2 %); 5. no_change: the Hodges-Lehmann interval lies inside +-max(floor, 5 %) and that bound is at
+most 10 %; 6. inconclusive, with the effect that could have been seen.
 
 All limits are compared as log ratios, so swapping the arms only swaps the words.
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Union
 
 from . import statistics
@@ -24,14 +25,16 @@ from . import statistics
 INVALID, VACUOUS = "invalid", "vacuous"
 IMPROVED, REGRESSED, NO_CHANGE, INCONCLUSIVE = "improved", "regressed", "no_change", "inconclusive"
 
-# Tuned by simulation only (design notes of the probe, section 5): false verdicts stay <= 3.2 % in every noise model tried.
+# Tuned by simulation only (design notes of the probe, section 5): false verdicts stay <= 3.2 % in every noise
+# model tried.
 SHAM_ALPHA = 0.05
 SMALLEST_CLAIM = math.log(1.02)
 NO_CHANGE_BOUND = math.log(1.05)
 NOISIEST = math.log(1.10)
 ENOUGH_BLOCKS = 0.8
 MOST_SHAM_ROUNDS = 2
-# A launch series is bound by the device when the drain after a batch is > 5 synchronises and > 20 % of the batch.
+# A launch series is bound by the device when the drain after a batch is > 5 synchronises and > 20 % of the
+# batch.
 DRAIN_SYNCS, DRAIN_SHARE = 5.0, 0.2
 
 Pairs = Sequence[tuple[float, float]]
@@ -42,14 +45,20 @@ Scalar = Union[str, int, float, None]
 class Guards:
     """What was seen around the measurement. ``None`` means that it could not be read, which is never good.
 
-    log_read: the kernel log was readable for the whole window. log_required: False only for device cpu (no card to fault).
-    coredumps_before, coredumps_after: devcoredump nodes. fault_lines_before: fault lines of this boot for the probed card;
+    log_read: the kernel log was readable for the whole window. log_required: False only for device cpu (no
+    card to fault).
+    coredumps_before, coredumps_after: devcoredump nodes. fault_lines_before: fault lines of this boot for the
+    probed card;
     fault_lines_new: xe reset, hang, wedged, GuC error or fatal AER lines between start and end.
-    card: "" or why it must not be measured (suspended, wedged, unmapped: ...). holders: other processes on the card.
-    failures: ``"kind: text"`` of workers that died, hung, printed garbage, lost the device ... . wrong_results: numeric checks.
-    throttle_before, throttle_after: counters by name. alarms: active throttle reasons, temperature and fan alarms.
+    card: "" or why it must not be measured (suspended, wedged, unmapped: ...). holders: other processes on
+    the card.
+    failures: ``"kind: text"`` of workers that died, hung, printed garbage, lost the device ... .
+    wrong_results: numeric checks.
+    throttle_before, throttle_after: counters by name. alarms: active throttle reasons, temperature and fan
+    alarms.
     identities: one mapping per worker start (device, torch, driver, container ...), in order.
-    readbacks_moved: settings whose read-back changed inside a block. restore: "", or why the old value did not come back.
+    readbacks_moved: settings whose read-back changed inside a block. restore: "", or why the old value did
+    not come back.
     blocks_planned, blocks_done: blocks of all phases that were begun.
     """
 
@@ -77,11 +86,15 @@ class Guards:
 class Exercise:
     """Was the thing under test used at all?
 
-    readbacks: values read back by arm, one per block, ``{"A": [...], "B": [...]}``; empty when nothing is toggled.
-    evidence: values that must differ between the arms because the setting acts, by name, in the same form (table 4.5).
-    iterations: times that the path under test ran. fell_back: what was measured in place of what the claim is about
-    (device cpu, composite instead of fused, eager instead of graph, world size 1, a wrong graph replay count).
-    drain_ns, batch_ns, sync_ns: medians for the device-bound rule, or None when the metric is no launch series.
+    readbacks: values read back by arm, one per block, ``{"A": [...], "B": [...]}``; empty when nothing is
+    toggled.
+    evidence: values that must differ between the arms because the setting acts, by name, in the same form
+    (table 4.5).
+    iterations: times that the path under test ran. fell_back: what was measured in place of what the claim is
+    about (device cpu, composite instead of fused, eager instead of graph, world size 1, a wrong graph replay
+    count).
+    drain_ns, batch_ns, sync_ns: medians for the device-bound rule, or None when the metric is no launch
+    series.
     """
 
     readbacks: Mapping[str, Sequence[Scalar]] = field(default_factory=dict)
@@ -97,9 +110,11 @@ class Exercise:
 class Trial:
     """All that a verdict is made from.
 
-    metric: the primary metric, named before the run. arms: what A and B are. sham: rounds of A/A pairs of block figures;
-    pairs: A/B pairs in measured order (A first whatever the order was). sham_p10, pairs_p10: the same blocks summarised by their 10th
-    percentile, or empty when the statistic may not be switched (it is not the median). planned: A/B pairs planned so far.
+    metric: the primary metric, named before the run. arms: what A and B are. sham: rounds of A/A pairs of
+    block figures;
+    pairs: A/B pairs in measured order (A first whatever the order was). sham_p10, pairs_p10: the same blocks
+    summarised by their 10th percentile, or empty when the statistic may not be switched (it is not the
+    median). planned: A/B pairs planned so far.
     """
 
     metric: str
@@ -118,7 +133,9 @@ class Trial:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The word, every reason for it, what else must be said, and the figures it rests on (see `figures_of`)."""
+    """The word, every reason for it, what else must be said, and the figures it rests on (see
+    `figures_of`).
+    """
 
     word: str
     reasons: tuple[str, ...]
@@ -133,7 +150,9 @@ def invalid_reasons(guards: Guards) -> list[str]:
         reasons.append(f"card: {guards.card}")
     reasons += [f"devcoredump present at start: {node}" for node in guards.coredumps_before or ()]
     reasons += [
-        f"devcoredump appeared: {node}" for node in guards.coredumps_after or () if node not in (guards.coredumps_before or ())
+        f"devcoredump appeared: {node}"
+        for node in guards.coredumps_after or ()
+        if node not in (guards.coredumps_before or ())
     ]
     reasons += [f"fault on this boot before the start: {line}" for line in guards.fault_lines_before]
     reasons += [f"fault during the measurement: {line}" for line in guards.fault_lines_new]
@@ -150,12 +169,16 @@ def invalid_reasons(guards: Guards) -> list[str]:
     if guards.restore:
         reasons.append(f"restore failed: {guards.restore}")
     if guards.blocks_done < ENOUGH_BLOCKS * guards.blocks_planned:
-        reasons.append(f"{guards.blocks_done} of {guards.blocks_planned} planned blocks measured, fewer than 80 %")
+        reasons.append(
+            f"{guards.blocks_done} of {guards.blocks_planned} planned blocks measured, fewer than 80 %"
+        )
     return reasons
 
 
 def identity_changes(identities: Sequence[Mapping[str, Scalar]]) -> list[str]:
-    """Return what differs between the worker starts (device, torch, driver, container): arms must share all of it."""
+    """Return what differs between the worker starts (device, torch, driver, container): arms must share all
+    of it.
+    """
     changes: list[str] = []
     for later in identities[1:]:
         first = identities[0]
@@ -202,14 +225,18 @@ def vacuous_reasons(exercise: Exercise) -> list[str]:
             reasons.append(f"no evidence that the setting acted: {name} does not differ between the arms")
     reasons += [f"fell back: {text}" for text in exercise.fell_back]
     if device_bound(exercise.drain_ns, exercise.batch_ns, exercise.sync_ns):
-        reasons.append("launch series is bound by the device (drain > 5 synchronises and > 20 % of the batch)")
+        reasons.append(
+            "launch series is bound by the device (drain > 5 synchronises and > 20 % of the batch)"
+        )
     if exercise.iterations < 1:
         reasons.append("the path under test ran 0 times")
     return reasons
 
 
 def differs(a: Sequence[Scalar], b: Sequence[Scalar]) -> bool:
-    """Say whether evidence differs by arm: text has no value in common, numbers have a signed-rank p <= 0.05 over pairs."""
+    """Say whether evidence differs by arm: text has no value in common, numbers have a signed-rank p <= 0.05
+    over pairs.
+    """
     if all(isinstance(x, (int, float)) for x in (*a, *b)):
         changes = [float(y) - float(x) for x, y in zip(a, b) if x is not None and y is not None]
         return statistics.signed_rank(changes).p <= 0.05
@@ -217,7 +244,9 @@ def differs(a: Sequence[Scalar], b: Sequence[Scalar]) -> bool:
 
 
 def device_bound(drain_ns: float | None, batch_ns: float | None, sync_ns: float | None) -> bool:
-    """Say whether the device, not the host, set the pace of a launch series (its figure is then device throughput)."""
+    """Say whether the device, not the host, set the pace of a launch series (its figure is then device
+    throughput).
+    """
     if drain_ns is None or batch_ns is None or sync_ns is None:
         return False
     return drain_ns > DRAIN_SYNCS * sync_ns and drain_ns > DRAIN_SHARE * batch_ns
@@ -225,7 +254,9 @@ def device_bound(drain_ns: float | None, batch_ns: float | None, sync_ns: float 
 
 @dataclass(frozen=True)
 class Gate:
-    """Outcome of the sham pairs: log ratios of all rounds, p of each round, the statistic chosen, and its floor at the first look."""
+    """Outcome of the sham pairs: log ratios of all rounds, p of each round, the statistic chosen, and its
+    floor at the first look.
+    """
 
     statistic: str
     ratios: tuple[float, ...]
@@ -236,7 +267,9 @@ class Gate:
 
 
 def sham_gate(trial: Trial) -> Gate:
-    """Judge the sham pairs. Only they may switch the block statistic to p10: when its floor is less than half of the median's."""
+    """Judge the sham pairs. Only they may switch the block statistic to p10: when its floor is less than half
+    of the median's.
+    """
     chosen, rounds = trial.statistic, [statistics.log_ratios(pairs) for pairs in trial.sham]
     ratios = [d for one in rounds for d in one]
     if not ratios:
@@ -253,7 +286,8 @@ def sham_gate(trial: Trial) -> Gate:
     if floor > NOISIEST:
         reason = f"host too noisy: floor {percent(floor)} is over 10 %"
     elif len(p) >= MOST_SHAM_ROUNDS and all(value <= SHAM_ALPHA for value in p):
-        reason = f"host too noisy: sham pairs differ in {len(p)} rounds (p {', '.join(f'{value:.3f}' for value in p)})"
+        listed = ", ".join(f"{value:.3f}" for value in p)
+        reason = f"host too noisy: sham pairs differ in {len(p)} rounds (p {listed})"
     return Gate(chosen, tuple(ratios), p, floor, not reason, reason)
 
 
@@ -263,7 +297,9 @@ def sham_again(gate: Gate) -> bool:
 
 
 def look(pairs: Sequence[float], floor: float, alpha: float) -> tuple[str, dict[str, Any]]:
-    """Apply rules 4 to 6 to the log ratios of one planned look; return the word and its figures (as log ratios)."""
+    """Apply rules 4 to 6 to the log ratios of one planned look; return the word and its figures (as log
+    ratios).
+    """
     test = statistics.signed_rank(pairs)
     interval = statistics.hodges_lehmann(pairs, alpha)
     middle = statistics.median(pairs)
@@ -274,8 +310,17 @@ def look(pairs: Sequence[float], floor: float, alpha: float) -> tuple[str, dict[
         word = NO_CHANGE
     else:
         word = INCONCLUSIVE
-    return word, {"n": len(pairs), "p": test.p, "median": middle, "low": interval.low, "high": interval.high,
-                  "confidence": interval.confidence, "floor": floor, "claim": claim, "bound": bound}
+    return word, {
+        "n": len(pairs),
+        "p": test.p,
+        "median": middle,
+        "low": interval.low,
+        "high": interval.high,
+        "confidence": interval.confidence,
+        "floor": floor,
+        "claim": claim,
+        "bound": bound,
+    }
 
 
 def judge(trial: Trial) -> Verdict:
@@ -294,39 +339,58 @@ def judge(trial: Trial) -> Verdict:
     if not gate.passed:
         return Verdict(INCONCLUSIVE, (gate.reason,), tuple(notes), figures)
     if gate.statistic != trial.statistic:
-        notes.append("uncontended cost: blocks are summarised by their 10th percentile, whose floor is less than half of the median's")
+        notes.append(
+            "uncontended cost: blocks are summarised by their 10th percentile, "
+            "whose floor is less than half of the median's"
+        )
     ratios = statistics.log_ratios(trial.pairs_p10 if gate.statistic != trial.statistic else trial.pairs)
-    word, seen, number = INCONCLUSIVE, {}, 0
-    for number, wanted in enumerate(trial.looks, start=1):
+    word, number = INCONCLUSIVE, 0
+    seen: dict[str, Any] = {}
+    for wanted in trial.looks:
         if wanted > max(trial.planned, trial.looks[0]) or len(ratios) < ENOUGH_BLOCKS * wanted:
             break
+        number += 1
         word, seen = look(ratios[:wanted], statistics.noise_floor(gate.ratios, wanted), trial.alpha)
         if word != INCONCLUSIVE:
             break
     if not seen:
-        return Verdict(INCONCLUSIVE, (f"{len(ratios)} A/B pairs, {trial.looks[0]} are the first planned look",), tuple(notes), figures)
-    figures.update(figures_of(trial, gate, seen, ratios, min(number, len(trial.looks))))
+        return Verdict(
+            INCONCLUSIVE,
+            (f"{len(ratios)} A/B pairs, {trial.looks[0]} are the first planned look",),
+            tuple(notes),
+            figures,
+        )
+    figures.update(figures_of(trial, gate, seen, ratios, number))
     reasons = [_reason(word, seen)]
     if word == INCONCLUSIVE:
         effect = statistics.detectable_effect(gate.ratios, int(seen["n"]), trial.alpha)
         figures["detectable"] = ratio_change(max(effect, seen["claim"]))
         figures["pairs_for_5_percent"] = statistics.pairs_needed(gate.ratios, NO_CHANGE_BOUND, trial.alpha)
         reasons.append(
-            f"an effect of {percent(max(effect, seen['claim']))} could have been seen with {seen['n']} pairs; "
+            f"an effect of {percent(max(effect, seen['claim']))} could have been seen "
+            f"with {seen['n']} pairs; "
             f"5 % needs about {figures['pairs_for_5_percent']} (estimates from the sham pairs)"
         )
     elif trial.guards.log_required and not trial.guards.log_read:
-        reasons = ["the kernel log was not readable: faults cannot be excluded", f"without that: {word}, {reasons[0]}"]
+        reasons = [
+            "the kernel log was not readable: faults cannot be excluded",
+            f"without that: {word}, {reasons[0]}",
+        ]
         word = INCONCLUSIVE
     if word == NO_CHANGE and seen["p"] <= trial.alpha:
-        notes.append(f"a shift of {percent(seen['median'])} is statistically visible (p {seen['p']:.2g}) but under the limit of a claim")
+        notes.append(
+            f"a shift of {percent(seen['median'])} is statistically visible (p {seen['p']:.2g}) "
+            "but under the limit of a claim"
+        )
     return Verdict(word, tuple(reasons), tuple(notes), figures)
 
 
 def next_step(trial: Trial) -> str:
-    """Return what a running trial does next: ``sham``, ``sham_again``, ``pairs:N`` (measure up to N in total) or ``stop``.
+    """Return what a running trial does next: ``sham``, ``sham_again``, ``pairs:N`` (measure up to N in total)
+    or ``stop``.
 
-    Fields that are only known at the end (restore, after-values) should hold their good value while the trial runs.
+    Fields that are only known at the end (restore, after-values) should hold their good value while the trial
+    runs.
     """
     if invalid_reasons(trial.guards):
         return "stop"
@@ -348,13 +412,15 @@ def next_step(trial: Trial) -> str:
 
 def _with_log(trial: Trial) -> Trial:
     """Return the trial as if the log could be read: an unreadable log must not make a trial longer."""
-    from dataclasses import replace
-
     return replace(trial, guards=replace(trial.guards, log_read=True))
 
 
-def figures_of(trial: Trial, gate: Gate, seen: Mapping[str, Any], ratios: Sequence[float], number: int) -> dict[str, Any]:
-    """Return the figures of a report. Ratios are B/A; ``floor``, ``bound`` are relative changes (0.019 is 1.9 %)."""
+def figures_of(
+    trial: Trial, gate: Gate, seen: Mapping[str, Any], ratios: Sequence[float], number: int
+) -> dict[str, Any]:
+    """Return the figures of a report. Ratios are B/A; ``floor``, ``bound`` are relative changes (0.019 is 1.9
+    %).
+    """
     return {
         "statistic": gate.statistic,
         "look": number,
@@ -374,28 +440,34 @@ def figures_of(trial: Trial, gate: Gate, seen: Mapping[str, Any], ratios: Sequen
 
 
 def _reason(word: str, seen: Mapping[str, Any]) -> str:
-    head = f"median over {seen['n']} pairs {percent(seen['median'])}, p {seen['p']:.2g}, floor {percent(seen['floor'])}"
+    head = (
+        f"median over {seen['n']} pairs {percent(seen['median'])}, p {seen['p']:.2g}, "
+        f"floor {percent(seen['floor'])}"
+    )
+    span = f"{percent(seen['low'])} to {percent(seen['high'])}"
     if word in (IMPROVED, REGRESSED):
         return head
     if word == NO_CHANGE:
-        return (
-            f"{head}: the interval {percent(seen['low'])} to {percent(seen['high'])} lies within {percent(seen['bound'])}"
-        )
-    return f"{head}: the interval {percent(seen['low'])} to {percent(seen['high'])} decides nothing"
+        return f"{head}: the interval {span} lies within {percent(seen['bound'])}"
+    return f"{head}: the interval {span} decides nothing"
 
 
 def sentence(trial: Trial, verdict: Verdict) -> str:
-    """Return the one sentence of a report; it names numerator and denominator and makes no claim below the floor."""
+    """Return the one sentence of a report; it names numerator and denominator and makes no claim below the
+    floor.
+    """
     if verdict.word in (INVALID, VACUOUS) or "ratio" not in verdict.figures:
         return f"{trial.metric}: {verdict.word}: {verdict.reasons[0]}"
     f = verdict.figures
     claim = {
-        IMPROVED: "improved", REGRESSED: "regressed",
-        NO_CHANGE: f"no change beyond noise (bound {f['bound']:.1%})", INCONCLUSIVE: "inconclusive",
+        IMPROVED: "improved",
+        REGRESSED: "regressed",
+        NO_CHANGE: f"no change beyond noise (bound {f['bound']:.1%})",
+        INCONCLUSIVE: "inconclusive",
     }[verdict.word]
     return (
-        f"{trial.metric} ({f['statistic']} of blocks): {claim}; latency of B ({trial.arms.get('B', 'B')}) / latency of A "
-        f"({trial.arms.get('A', 'A')}) = {f['ratio']:.3f} [{f['ratio_low']:.3f}, {f['ratio_high']:.3f}] "
+        f"{trial.metric} ({f['statistic']} of blocks): {claim}; "
+        f"latency of B ({trial.arms.get('B', 'B')}) / latency of A ({trial.arms.get('A', 'A')}) = {f['ratio']:.3f} [{f['ratio_low']:.3f}, {f['ratio_high']:.3f}] "
         f"over {f['n']} pairs, floor {f['floor']:.1%}"
     )
 
@@ -403,8 +475,8 @@ def sentence(trial: Trial, verdict: Verdict) -> str:
 def judge_boots(a: Sequence[float], b: Sequence[float], guards: Guards, alpha: float = 0.03) -> Verdict:
     """Return the verdict for a setting that needs a boot; one figure per boot in each arm, any unit.
 
-    Three boots against three can never be significant (the smallest exact p is 0.10): below four per arm the word is inconclusive and the
-    intervals are "descriptive only". With four the smallest p is 0.029.
+    Three boots against three can never be significant (the smallest exact p is 0.10): below four per arm the
+    word is inconclusive and the intervals are "descriptive only". With four the smallest p is 0.029.
     """
     notes = unchecked(guards)
     invalid = invalid_reasons(guards)
@@ -413,22 +485,35 @@ def judge_boots(a: Sequence[float], b: Sequence[float], guards: Guards, alpha: f
     figures: dict[str, Any] = {"boots_a": len(a), "boots_b": len(b)}
     for name, values in (("a", a), ("b", b)):
         if values:
-            figures.update({f"{name}_low": min(values), f"{name}_median": statistics.median(values), f"{name}_high": max(values)})
+            figures.update(
+                {
+                    f"{name}_low": min(values),
+                    f"{name}_median": statistics.median(values),
+                    f"{name}_high": max(values),
+                }
+            )
     if len(a) < 4 or len(b) < 4:
         reason = f"unpaired, descriptive only: {len(a)} and {len(b)} boots, a verdict needs four per arm"
         return Verdict(INCONCLUSIVE, (reason,), tuple(notes), figures)
     log_a, log_b = [math.log(x) for x in a], [math.log(x) for x in b]
     p, moved = statistics.rank_sum(log_a, log_b), statistics.shift(log_a, log_b, alpha)
-    figures.update(p=p, ratio=math.exp(moved.estimate), ratio_low=math.exp(moved.low), ratio_high=math.exp(moved.high))
+    figures.update(
+        p=p, ratio=math.exp(moved.estimate), ratio_low=math.exp(moved.low), ratio_high=math.exp(moved.high)
+    )
     head = f"{len(a)} and {len(b)} boots, shift {percent(moved.estimate)}, p {p:.2g}"
     if p <= alpha and abs(moved.estimate) > SMALLEST_CLAIM:
         word = IMPROVED if moved.estimate < 0 else REGRESSED
-    elif -NO_CHANGE_BOUND <= moved.low and moved.high <= NO_CHANGE_BOUND:
+    elif moved.low >= -NO_CHANGE_BOUND and moved.high <= NO_CHANGE_BOUND:
         word = NO_CHANGE
     else:
         word = INCONCLUSIVE
     if word != INCONCLUSIVE and guards.log_required and not guards.log_read:
-        return Verdict(INCONCLUSIVE, ("the kernel log was not readable: faults cannot be excluded", head), tuple(notes), figures)
+        return Verdict(
+            INCONCLUSIVE,
+            ("the kernel log was not readable: faults cannot be excluded", head),
+            tuple(notes),
+            figures,
+        )
     return Verdict(word, (head,), tuple(notes), figures)
 
 
@@ -436,8 +521,8 @@ def interaction(quads: Sequence[Mapping[str, float]], alpha: float = 0.03) -> di
     """Return the effect of two switches and of their interaction; gains are never added.
 
     quads: one mapping per random order block with the block figure of ``base``, ``A``, ``B`` and ``A+B``.
-    Returns for ``A``, ``B``, ``A+B`` (each against base) and ``interaction`` (ln AB + ln base - ln A - ln B): median ``ratio``, its
-    interval, and ``p`` after Holm over the four. Raises ValueError for no quads.
+    Returns for ``A``, ``B``, ``A+B`` (each against base) and ``interaction`` (ln AB + ln base - ln A - ln B):
+    median ``ratio``, its interval, and ``p`` after Holm over the four. Raises ValueError for no quads.
     """
     if not quads:
         raise ValueError("interaction of no blocks")
@@ -448,8 +533,12 @@ def interaction(quads: Sequence[Mapping[str, float]], alpha: float = 0.03) -> di
     result: dict[str, dict[str, float]] = {}
     for (name, d), p in zip(series.items(), adjusted):
         interval = statistics.hodges_lehmann(d, alpha)
-        result[name] = {"ratio": math.exp(statistics.median(d)), "ratio_low": math.exp(interval.low),
-                        "ratio_high": math.exp(interval.high), "p": p}
+        result[name] = {
+            "ratio": math.exp(statistics.median(d)),
+            "ratio_low": math.exp(interval.low),
+            "ratio_high": math.exp(interval.high),
+            "p": p,
+        }
     return result
 
 

@@ -1,18 +1,23 @@
 """The measuring process of the probe: torch and the standard library, one file, any device (xpu, cuda, cpu).
 
-It is never imported by the toolkit. The session sends its text to a Python of the user's image and then talks JSON lines with it: one
-request, one reply. Answers go to a duplicate of fd 1, and fd 1 itself points at stderr, so nothing that a library prints can be taken for an
-answer. The process ends itself when its stdin closes and at its own deadline, because killing ``docker exec`` leaves what it started alive.
+It is never imported by the toolkit. The session sends its text to a Python of the user's image and then talks
+JSON lines with it: one request, one reply. Answers go to a duplicate of fd 1, and fd 1 itself points at
+stderr, so nothing that a library prints can be taken for an answer. The process ends itself when its stdin
+closes and at its own deadline, because killing ``docker exec`` leaves what it started alive.
 
-Rules of the timed code: ``perf_counter_ns``, the operation is a local name in a bare ``for``, outputs exist before the clock starts,
-the garbage collector is off, nothing is compiled, the value is checked afterwards. No real-time priority and no
-``/dev/cpu_dma_latency`` handle: they would hide the faults that the probe looks for. Nothing is dropped; every sample is kept in ns.
+Rules of the timed code: ``perf_counter_ns``, the operation is a local name in a bare ``for``, outputs exist
+before the clock starts, the garbage collector is off, nothing is compiled, the value is checked afterwards.
+No real-time priority and no
+``/dev/cpu_dma_latency`` handle: they would hide the faults that the probe looks for. Nothing is dropped;
+every sample is kept in ns.
 
-Needs torch >= 2.6 (torch.accelerator); 2.8 for xccl, 2.11 for XPU graphs. Older parts are reported as unavailable with the reason.
+Needs torch >= 2.6 (torch.accelerator); 2.8 for xccl, 2.11 for XPU graphs. Older parts are reported as
+unavailable with the reason.
 """
 
 from __future__ import annotations
 
+import datetime
 import faulthandler
 import gc
 import importlib
@@ -42,15 +47,45 @@ FIRST_REQUEST_S = 180.0
 
 # Names only; a variable that is not listed here is never read (some hold secrets).
 ENVIRONMENT = (
-    "ZE_AFFINITY_MASK", "ZE_ENABLE_PCI_ID_DEVICE_ORDER", "ZE_FLAT_DEVICE_HIERARCHY", "ONEAPI_DEVICE_SELECTOR",
-    "SYCL_CACHE_PERSISTENT", "SYCL_PI_LEVEL_ZERO_USE_IMMEDIATE_COMMANDLISTS", "UR_L0_USE_IMMEDIATE_COMMANDLISTS",
-    "UR_L0_V2_FORCE_DISABLE_COPY_OFFLOAD", "NEOReadDebugKeys", "EnableDeferBacking", "EnableDirectSubmission",
-    "CCL_ATL_TRANSPORT", "CCL_KVS_IFACE", "CCL_ALLREDUCE", "CCL_SYCL_ALLREDUCE_TMP_BUF", "CCL_WORKER_AFFINITY",
-    "CCL_ZE_IPC_EXCHANGE", "CCL_SEND", "CCL_RECV", "CCL_TOPO_P2P_ACCESS", "CCL_SYCL_ALLREDUCE_SIMPLE_THRESHOLD",
-    "CCL_SYCL_ALLGATHERV_SIMPLE_THRESHOLD", "CCL_SYCL_REDUCE_SCATTER_SIMPLE_THRESHOLD", "FI_PROVIDER", "FI_TCP_IFACE",
-    "NCCL_SOCKET_IFNAME", "NCCL_P2P_DISABLE", "NCCL_ALGO", "NCCL_PROTO", "NCCL_NVLS_ENABLE", "GLOO_SOCKET_IFNAME",
-    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "OMP_NUM_THREADS", "KMP_AFFINITY",
-    "PYTORCH_ENABLE_XPU_FALLBACK", "PYTORCH_DEBUG_XPU_FALLBACK", "VLLM_XPU_ENABLE_XPU_GRAPH",
+    "ZE_AFFINITY_MASK",
+    "ZE_ENABLE_PCI_ID_DEVICE_ORDER",
+    "ZE_FLAT_DEVICE_HIERARCHY",
+    "ONEAPI_DEVICE_SELECTOR",
+    "SYCL_CACHE_PERSISTENT",
+    "SYCL_PI_LEVEL_ZERO_USE_IMMEDIATE_COMMANDLISTS",
+    "UR_L0_USE_IMMEDIATE_COMMANDLISTS",
+    "UR_L0_V2_FORCE_DISABLE_COPY_OFFLOAD",
+    "NEOReadDebugKeys",
+    "EnableDeferBacking",
+    "EnableDirectSubmission",
+    "CCL_ATL_TRANSPORT",
+    "CCL_KVS_IFACE",
+    "CCL_ALLREDUCE",
+    "CCL_SYCL_ALLREDUCE_TMP_BUF",
+    "CCL_WORKER_AFFINITY",
+    "CCL_ZE_IPC_EXCHANGE",
+    "CCL_SEND",
+    "CCL_RECV",
+    "CCL_TOPO_P2P_ACCESS",
+    "CCL_SYCL_ALLREDUCE_SIMPLE_THRESHOLD",
+    "CCL_SYCL_ALLGATHERV_SIMPLE_THRESHOLD",
+    "CCL_SYCL_REDUCE_SCATTER_SIMPLE_THRESHOLD",
+    "FI_PROVIDER",
+    "FI_TCP_IFACE",
+    "NCCL_SOCKET_IFNAME",
+    "NCCL_P2P_DISABLE",
+    "NCCL_ALGO",
+    "NCCL_PROTO",
+    "NCCL_NVLS_ENABLE",
+    "GLOO_SOCKET_IFNAME",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "CUDA_LAUNCH_BLOCKING",
+    "OMP_NUM_THREADS",
+    "KMP_AFFINITY",
+    "PYTORCH_ENABLE_XPU_FALLBACK",
+    "PYTORCH_DEBUG_XPU_FALLBACK",
+    "VLLM_XPU_ENABLE_XPU_GRAPH",
 )
 COLLECTIVE_PREFIXES = ("CCL_", "FI_", "NCCL_", "GLOO_")
 
@@ -65,7 +100,8 @@ class Refused(Exception):
         self.kind = kind
 
 
-# ---------------------------------------------------------------------------------------------------------- talking
+# ----------------------------------------------------------------------------------------------------------
+# talking
 
 
 class Wire:
@@ -87,24 +123,31 @@ class Wire:
         while True:
             yield json.loads(self._requests.get())
 
-    def answer(self, kind: str, **fields: Any) -> None:
+    def answer(self, reply: str, /, **fields: Any) -> None:
         # allow_nan=False: a figure that is not finite is an error here, never a value on the wire.
-        self._answers.write(json.dumps({"reply": kind, **fields}, separators=(",", ":"), allow_nan=False) + "\n")
+        self._answers.write(
+            json.dumps({"reply": reply, **fields}, separators=(",", ":"), allow_nan=False) + "\n"
+        )
         self._answers.flush()
 
 
 def live_until(seconds: float) -> None:
-    """End this process in ``seconds``, whatever it does: a C thread that needs no interpreter lock, and works as PID 1."""
+    """End this process in ``seconds``, whatever it does: a C thread that needs no interpreter lock, and works
+    as PID 1.
+    """
     faulthandler.cancel_dump_traceback_later()
     faulthandler.dump_traceback_later(seconds, exit=True)
 
 
-# ----------------------------------------------------------------------------------------------------------- devices
+# -----------------------------------------------------------------------------------------------------------
+# devices
 
 
 def load_torch() -> Any:
     """Import torch and return it; Refused(torch_missing | torch_too_old) with what was found."""
-    os.environ.setdefault("ZE_ENABLE_PCI_ID_DEVICE_ORDER", "1")  # index n is then the n-th card by PCI address
+    os.environ.setdefault(
+        "ZE_ENABLE_PCI_ID_DEVICE_ORDER", "1"
+    )  # index n is then the n-th card by PCI address
     try:
         torch = importlib.import_module("torch")
     except ImportError as error:
@@ -121,7 +164,9 @@ def version_of(text: str) -> tuple[int, int]:
 
 
 def device_type(torch: Any, asked: str) -> str:
-    """Return xpu, cuda or cpu for ``asked`` (one of them, or auto); Refused(no_device) when it is not there."""
+    """Return xpu, cuda or cpu for ``asked`` (one of them, or auto); Refused(no_device) when it is not
+    there.
+    """
     # current_accelerator() names the compiled-in accelerator, present or not (2.7 on): ask is_available().
     found = torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"
     if asked == "auto":
@@ -132,15 +177,29 @@ def device_type(torch: Any, asked: str) -> str:
 
 
 def device_rows(torch: Any, kind: str) -> list[dict[str, Any]]:
-    """Return name, uuid, PCI address and memory of every device of a type, in index order; attributes vary by release."""
+    """Return name, uuid, PCI address and memory of every device of a type, in index order; attributes vary by
+    release.
+    """
     if kind == "cpu":
         return [{"index": 0, "name": platform.processor() or platform.machine()}]
     module, rows = getattr(torch, kind), []
     for index in range(module.device_count()):
         found = module.get_device_properties(index)
         row: dict[str, Any] = {"index": index}
-        for key in ("name", "uuid", "driver_version", "version", "device_id", "total_memory", "platform_name", "architecture",
-                    "is_integrated_gpu", "gpu_eu_count", "max_compute_units", "multi_processor_count"):
+        for key in (
+            "name",
+            "uuid",
+            "driver_version",
+            "version",
+            "device_id",
+            "total_memory",
+            "platform_name",
+            "architecture",
+            "is_integrated_gpu",
+            "gpu_eu_count",
+            "max_compute_units",
+            "multi_processor_count",
+        ):
             value = getattr(found, key, None)
             if value is not None:
                 row[key] = value if isinstance(value, (bool, int, float)) else str(value)
@@ -169,7 +228,9 @@ def identity(torch: Any, kind: str, index: int) -> dict[str, Any]:
         "card": rows[index],
         "torch": str(torch.__version__),
         "torch_git": str(torch.version.git_version),
-        "runtime": str({"xpu": getattr(torch.version, "xpu", None), "cuda": torch.version.cuda}.get(kind) or ""),
+        "runtime": str(
+            {"xpu": getattr(torch.version, "xpu", None), "cuda": torch.version.cuda}.get(kind) or ""
+        ),
         "python": platform.python_version(),
         "kernel": platform.release(),
         "machine": platform.machine(),
@@ -191,7 +252,8 @@ def environment() -> dict[str, str]:
     return {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
 
 
-# ------------------------------------------------------------------------------------------------------- operations
+# -------------------------------------------------------------------------------------------------------
+# operations
 
 
 def nothing() -> None:
@@ -199,7 +261,9 @@ def nothing() -> None:
 
 
 def rms_native(x: Any, weight: Any) -> Any:
-    """RMS norm as vLLM's native IR operation does it when the weight's dtype is not the input's: 8 operations, allocating."""
+    """RMS norm as vLLM's native IR operation does it when the weight's dtype is not the input's: 8
+    operations, allocating.
+    """
     wide = x.float()
     scaled = wide * (wide.pow(2).mean(-1, keepdim=True) + EPSILON).rsqrt()
     return (scaled * weight).half()
@@ -237,7 +301,8 @@ class Bench:
     def launch(self, n: int) -> tuple[int, int]:
         """Submit ``n`` one-element adds; return the time of the submission alone and of the drain after it.
 
-        A few untimed ones go ahead: the batch follows a sleep, and what waking up costs is the business of `gap_sync`.
+        A few untimed ones go ahead: the batch follows a sleep, and what waking up costs is the business of
+        `gap_sync`.
         """
         add, x, y, calls, ahead = self.torch.add, self.x, self.y, repeat(None, n), self.sizes["ahead"]
         for _ in repeat(None, ahead):
@@ -263,7 +328,9 @@ class Bench:
         return done - start
 
     def gap_sync(self, gap_ns: int) -> tuple[int, int]:
-        """Sleep, then submit one add and wait; return that time (without the sleep) and how much longer the sleep was."""
+        """Sleep, then submit one add and wait; return that time (without the sleep) and how much longer the
+        sleep was.
+        """
         add, x, y, sync = self.torch.add, self.x, self.y, self.sync
         asleep = clock()
         time.sleep(gap_ns / 1e9)
@@ -296,8 +363,15 @@ class Bench:
         return submitted - start
 
     def fused(self, n: int) -> int:
-        """``F.rms_norm`` with a weight of the input's dtype. It has no ``out=``: its result comes from torch's caching allocator."""
-        norm, rows, weight, calls = self.torch.nn.functional.rms_norm, self.rows, self.weight16, repeat(None, n)
+        """``F.rms_norm`` with a weight of the input's dtype. It has no ``out=``: its result comes from
+        torch's caching allocator.
+        """
+        norm, rows, weight, calls = (
+            self.torch.nn.functional.rms_norm,
+            self.rows,
+            self.weight16,
+            repeat(None, n),
+        )
         shape = (HIDDEN,)
         start = clock()
         for _ in calls:
@@ -328,7 +402,10 @@ class Bench:
             raise Refused("unavailable", "no graph capture on cpu")
         torch, module = self.torch, getattr(self.torch, self.kind)
         # On other builds the names exist and raise when constructed: hasattr proves nothing.
-        maker, context = getattr(module, "XPUGraph" if self.kind == "xpu" else "CUDAGraph", None), getattr(module, "graph", None)
+        maker, context = (
+            getattr(module, "XPUGraph" if self.kind == "xpu" else "CUDAGraph", None),
+            getattr(module, "graph", None),
+        )
         if maker is None or context is None:
             raise Refused("unavailable", f"torch {torch.__version__} has no graph capture for {self.kind}")
         self.gx = torch.zeros(1, dtype=torch.float32, device=self.device)
@@ -372,7 +449,9 @@ class Bench:
         return clock() - start
 
     def prepare_gemm(self) -> str:
-        """Choose the fp8 GEMM [2,5120] x [5120,7168]; return its metric's name. Refused(unavailable) with the text of every refusal."""
+        """Choose the fp8 GEMM [2,5120] x [5120,7168]; return its metric's name. Refused(unavailable) with the
+        text of every refusal.
+        """
         torch, columns, refusals = self.torch, 7168, []
         if self.kind == "cpu":
             raise Refused("unavailable", "no fp8 GEMM is timed on cpu")
@@ -384,7 +463,8 @@ class Bench:
             raise Refused("unavailable", short(error)) from error
         try:
             importlib.import_module("vllm_xpu_kernels._xpu_C")
-            # [56,40] block scales; the lab passed the transposed view and got "B_scale must be contiguous for fp8 matmul"
+            # [56,40] block scales; the lab passed the transposed view and got "B_scale must be contiguous for
+            # fp8 matmul"
             scales = torch.ones((56, 40), dtype=torch.float32, device=self.device).t().contiguous()
             operation = torch.ops._xpu_C.fp8_gemm_w8a16
             self.gemm = lambda: operation(a, weight.t(), scales, None)
@@ -410,7 +490,11 @@ class Bench:
         """Ones times ones: every element is 5120, exact in fp16 and bf16."""
         result = self.gemm() if self.gemm else None
         self.sync()
-        if result is None or tuple(result.shape) != (2, columns) or not bool((result.float() == HIDDEN).all()):
+        if (
+            result is None
+            or tuple(result.shape) != (2, columns)
+            or not bool((result.float() == HIDDEN).all())
+        ):
             raise RuntimeError("fp8 GEMM of ones did not give 5120 everywhere")
 
     def gemms(self, n: int) -> int:
@@ -429,7 +513,9 @@ class Bench:
         self.counted = 0
 
     def check(self) -> list[str]:
-        """Return what is wrong with the results so far; empty when every value is exact. Raises Refused(nan)."""
+        """Return what is wrong with the results so far; empty when every value is exact. Raises
+        Refused(nan).
+        """
         seen, wrong = float(self.x.item()), []
         if math.isnan(seen):
             raise Refused("nan", f"{self.counted} adds of one gave NaN")
@@ -439,7 +525,9 @@ class Bench:
         if bool(normed.isnan().any()):
             raise Refused("nan", "the RMS norm of ones gave NaN")
         if bool((normed != 0.5).any()):
-            wrong.append(f"RMS norm of a constant gave {float(normed.min())} to {float(normed.max())}, not 0.5")
+            wrong.append(
+                f"RMS norm of a constant gave {float(normed.min())} to {float(normed.max())}, not 0.5"
+            )
         return wrong
 
 
@@ -452,27 +540,53 @@ def short(error: BaseException) -> str:
 def raise_if_lost(error: BaseException) -> None:
     """Raise Refused(device_lost | out_of_resources) when that is what an exception says.
 
-    ``UR_RESULT_ERROR_DEVICE_LOST`` comes as a plain RuntimeError, usually at the next synchronise, and all later calls fail too
-    (pytorch 190972, torch-xpu-ops 2757). Older releases say "Native API returns: 20". CUDA says "unspecified launch failure" and the like.
+    ``UR_RESULT_ERROR_DEVICE_LOST`` comes as a plain RuntimeError, usually at the next synchronise, and all
+    later calls fail too (pytorch 190972, torch-xpu-ops 2757). Older releases say "Native API returns: 20".
+    CUDA says "unspecified launch failure" and the like.
     """
     text = str(error)
     if "DEVICE_LOST" in text or "Native API returns: 20 " in text or "Native API returns: -999" in text:
         raise Refused("device_lost", short(error)) from error
     if type(error).__name__ == "AcceleratorError" and "out of memory" not in text:
         raise Refused("device_lost", short(error)) from error
-    if "OUT_OF_RESOURCES" in text or "OUT_OF_DEVICE_MEMORY" in text or type(error).__name__ == "OutOfMemoryError":
+    if (
+        "OUT_OF_RESOURCES" in text
+        or "OUT_OF_DEVICE_MEMORY" in text
+        or type(error).__name__ == "OutOfMemoryError"
+    ):
         raise Refused("out_of_resources", short(error)) from error
 
 
-# ------------------------------------------------------------------------------------------------------------ blocks
+# ------------------------------------------------------------------------------------------------------------
+# blocks
 
-# Counts per sample, and the gap lengths. A round takes one sample of most series, so every series samples the whole block.
+# Counts per sample, and the gap lengths. A round takes one sample of most series, so every series samples the
+# whole block.
 SIZES = {
-    "launches": 400, "ahead": 20, "syncs": 5, "gaps": 1, "norms": 20, "cpu_adds": 400, "py_loops": 1000, "graph": 256, "gemms": 10,
-    "gap_short_ns": 300_000, "gap_long_ns": 3_000_000,
+    "launches": 400,
+    "ahead": 20,
+    "syncs": 5,
+    "gaps": 1,
+    "norms": 20,
+    "cpu_adds": 400,
+    "py_loops": 1000,
+    "graph": 256,
+    "gemms": 10,
+    "gap_short_ns": 300_000,
+    "gap_long_ns": 3_000_000,
 }
-METRICS = ("launch_us", "launch_sync_us", "gap_sync_0.3ms_us", "gap_sync_3ms_us", "rms_composite8_us", "rms_fused_us",
-           "graph_us", "gemm_us", "cpu_add_us", "py_loop_ns")
+METRICS = (
+    "launch_us",
+    "launch_sync_us",
+    "gap_sync_0.3ms_us",
+    "gap_sync_3ms_us",
+    "rms_composite8_us",
+    "rms_fused_us",
+    "graph_us",
+    "gemm_us",
+    "cpu_add_us",
+    "py_loop_ns",
+)
 
 
 class Series:
@@ -490,7 +604,10 @@ class Series:
     def to_json(self) -> dict[str, Any]:
         return {
             name: {
-                "unit": "ns", "samples": values, "per_sample": self.per_sample[name], "sum": sum(values),
+                "unit": "ns",
+                "samples": values,
+                "per_sample": self.per_sample[name],
+                "sum": sum(values),
                 "exercised": {"n": len(values) * self.per_sample[name], "how": self.how[name]},
             }
             for name, values in self.samples.items()
@@ -512,26 +629,60 @@ def one_round(bench: Bench, series: Series, number: int, wanted: Sequence[str], 
             for _ in range(sizes["gaps"]):
                 waited, overshoot = bench.gap_sync(sizes[key])
                 series.add(metric, waited, 1, f"sleep {sizes[key] / 1e6:g} ms (untimed), add and synchronise")
-                series.add(metric.replace("gap_sync", "sleep_overshoot"), overshoot, 1, "time.sleep, longer than asked")
+                series.add(
+                    metric.replace("gap_sync", "sleep_overshoot"),
+                    overshoot,
+                    1,
+                    "time.sleep, longer than asked",
+                )
     if "rms_composite8_us" in wanted:
-        series.add("rms_composite8_us", bench.composite8(sizes["norms"]), sizes["norms"], "8 operations, fp16 in, fp32 weight")
+        series.add(
+            "rms_composite8_us",
+            bench.composite8(sizes["norms"]),
+            sizes["norms"],
+            "8 operations, fp16 in, fp32 weight",
+        )
     if "rms_fused_us" in wanted:
-        series.add("rms_fused_us", bench.fused(sizes["norms"]), sizes["norms"], "F.rms_norm, fp16 weight; launches counted apart")
+        series.add(
+            "rms_fused_us",
+            bench.fused(sizes["norms"]),
+            sizes["norms"],
+            "F.rms_norm, fp16 weight; launches counted apart",
+        )
     if number % 4 == 0:
         if "cpu_add_us" in wanted:
-            series.add("cpu_add_us", bench.cpu_add(sizes["cpu_adds"]), sizes["cpu_adds"], "the launch loop on CPU tensors")
+            series.add(
+                "cpu_add_us",
+                bench.cpu_add(sizes["cpu_adds"]),
+                sizes["cpu_adds"],
+                "the launch loop on CPU tensors",
+            )
         if "py_loop_ns" in wanted:
-            series.add("py_loop_ns", bench.py_loop(sizes["py_loops"]), sizes["py_loops"], "calls of a function that does nothing")
+            series.add(
+                "py_loop_ns",
+                bench.py_loop(sizes["py_loops"]),
+                sizes["py_loops"],
+                "calls of a function that does nothing",
+            )
         if "graph_us" in wanted and bench.graph is not None:
             how = f"{sizes['graph']} adds and one synchronise"
             series.add("graph_eager_us", bench.eager(sizes["graph"]), 1, f"{how}, eager")
             series.add("graph_replay_us", bench.replay(), 1, f"{how}, one graph replay, value checked")
         if "gemm_us" in wanted and bench.gemm is not None:
-            series.add(gemm_name, bench.gemms(sizes["gemms"]), sizes["gemms"], "[2,5120] x [5120,7168], synchronise at the end")
+            series.add(
+                gemm_name,
+                bench.gemms(sizes["gemms"]),
+                sizes["gemms"],
+                "[2,5120] x [5120,7168], synchronise at the end",
+            )
 
 
-def block(bench: Bench, seconds: float, warm_s: float, wanted: Sequence[str], gemm_name: str) -> dict[str, Any]:
-    """Measure one block of ``seconds`` after ``warm_s`` of untimed rounds; Refused(wrong_result | nan) when a value is wrong."""
+def block(
+    bench: Bench, seconds: float, warm_s: float, wanted: Sequence[str], gemm_name: str
+) -> dict[str, Any]:
+    """Measure one block of ``seconds`` after ``warm_s`` of untimed rounds; Refused(wrong_result | nan) when a
+    value is wrong.
+    """
     rounds_until(bench, warm_s, wanted, gemm_name)
     bench.reset_count()
     if bench.graph is not None:
@@ -552,7 +703,9 @@ def block(bench: Bench, seconds: float, warm_s: float, wanted: Sequence[str], ge
     if bench.graph is not None:
         replays = len(series.samples.get("graph_replay_us", ()))
         if float(bench.gx.item()) != float(replays * bench.sizes["graph"]):
-            wrong.append(f"{replays} graph replays of {bench.sizes['graph']} adds gave {float(bench.gx.item())}")
+            wrong.append(
+                f"{replays} graph replays of {bench.sizes['graph']} adds gave {float(bench.gx.item())}"
+            )
     if wrong:
         raise Refused("wrong_result", "; ".join(wrong))
     return {
@@ -560,7 +713,10 @@ def block(bench: Bench, seconds: float, warm_s: float, wanted: Sequence[str], ge
         "rounds": count,
         "begun_ns": begun,
         "ended_ns": ended,
-        "switches": {"voluntary": after.ru_nvcsw - before.ru_nvcsw, "involuntary": after.ru_nivcsw - before.ru_nivcsw},
+        "switches": {
+            "voluntary": after.ru_nvcsw - before.ru_nvcsw,
+            "involuntary": after.ru_nivcsw - before.ru_nivcsw,
+        },
         "load": os.getloadavg()[0],
         "affinity": sorted(os.sched_getaffinity(0)),
         "checked": bench.counted,
@@ -583,10 +739,11 @@ def rounds_until(bench: Bench, seconds: float, wanted: Sequence[str], gemm_name:
 
 
 def lab(bench: Bench) -> dict[str, Any]:
-    """Return the lab's own figures, its way: 100 calls, synchronise, n calls of a lambda, a synchronise inside the timed part.
+    """Return the lab's own figures, its way: 100 calls, synchronise, n calls of a lambda, a synchronise
+    inside the timed part.
 
-    Its key names, totals in ns. ``ir_rms_norm_m2_us`` there goes through vllm.ir, which takes the native 8-operation path because the weight is
-    fp32 and the input fp16; the same path is written out here.
+    Its key names, totals in ns. ``ir_rms_norm_m2_us`` there goes through vllm.ir, which takes the native
+    8-operation path because the weight is fp32 and the input fp16; the same path is written out here.
     """
     torch, sync = bench.torch, bench.sync
     x, y, rows, weight = bench.x, bench.y, bench.rows, bench.weight
@@ -605,21 +762,28 @@ def lab(bench: Bench) -> dict[str, Any]:
 
     add = "lambda: torch.add(x, y, out=x)"
     result: dict[str, Any] = {
-        "launch_us_async": timed(lambda: torch.add(x, y, out=x), 2000, False, f"{add}, one synchronise inside"),
+        "launch_us_async": timed(
+            lambda: torch.add(x, y, out=x), 2000, False, f"{add}, one synchronise inside"
+        ),
         "launch_plus_sync_us": timed(lambda: torch.add(x, y, out=x), 500, True, f"{add}, synchronise each"),
     }
     gemm = bench.gemm
     if gemm is None or "w8a16_us" in bench.unavailable:
         result["w8a16_m2_qkv_us"] = {"error": bench.unavailable.get("w8a16_us", "unavailable")}
     else:
-        result["w8a16_m2_qkv_us"] = timed(gemm, 500, False, "vllm_xpu_kernels fp8_gemm_w8a16, contiguous scales")
-    result["ir_rms_norm_m2_us"] = timed(lambda: rms_native(rows, weight), 500, False, "native path of vllm.ir, 8 operations")
+        result["w8a16_m2_qkv_us"] = timed(
+            gemm, 500, False, "vllm_xpu_kernels fp8_gemm_w8a16, contiguous scales"
+        )
+    result["ir_rms_norm_m2_us"] = timed(
+        lambda: rms_native(rows, weight), 500, False, "native path of vllm.ir, 8 operations"
+    )
     bench.reset_count()
     return result
 
 
 def count_launches(bench: Bench, call: Callable[[], Any]) -> dict[str, Any]:
-    """Return how many device kernels one call of ``call`` launches, from the profiler; on the CPU, operators that do work.
+    """Return how many device kernels one call of ``call`` launches, from the profiler; on the CPU, operators
+    that do work.
 
     ``{"launches": n | None, "how": text}``; None when the profiler cannot tell.
     """
@@ -635,9 +799,17 @@ def count_launches(bench: Bench, call: Callable[[], Any]) -> dict[str, Any]:
             bench.sync()
         if bench.kind == "cpu":
             tops = [e for e in seen.events() if e.cpu_parent is None and e.name.startswith("aten::")]
-            return {"launches": None, "operators": len(tops), "how": "no launches on cpu; top-level operators counted"}
-        kernels = [e for e in seen.events() if e.device_type.name in ("CUDA", "XPU", "PrivateUse1")
-                   and not e.name.lower().startswith(("memcpy", "memset", "gpu_", "zecommandlistappendmemory"))]
+            return {
+                "launches": None,
+                "operators": len(tops),
+                "how": "no launches on cpu; top-level operators counted",
+            }
+        kernels = [
+            e
+            for e in seen.events()
+            if e.device_type.name in ("CUDA", "XPU", "PrivateUse1")
+            and not e.name.lower().startswith(("memcpy", "memset", "gpu_", "zecommandlistappendmemory"))
+        ]
         if not kernels:
             return {"launches": None, "how": "the profiler saw no device kernel"}
         return {"launches": len(kernels), "how": "device kernels in torch.profiler"}
@@ -652,12 +824,15 @@ def inspect(bench: Bench) -> dict[str, Any]:
     return {
         "launch_us": count_launches(bench, lambda: bench.torch.add(bench.x, bench.y, out=bench.x)),
         "rms_composite8_us": count_launches(bench, bench.composite8_once),
-        "rms_fused_us": count_launches(bench, lambda: functional.rms_norm(bench.rows, (HIDDEN,), bench.weight16, EPSILON)),
+        "rms_fused_us": count_launches(
+            bench, lambda: functional.rms_norm(bench.rows, (HIDDEN,), bench.weight16, EPSILON)
+        ),
         "ir_rms_norm_m2_us": count_launches(bench, lambda: rms_native(bench.rows, bench.weight)),
     }
 
 
-# ------------------------------------------------------------------------------------------------------- collectives
+# -------------------------------------------------------------------------------------------------------
+# collectives
 
 
 def interface_names() -> list[str]:
@@ -667,7 +842,8 @@ def interface_names() -> list[str]:
 def absent_interfaces(variables: dict[str, str], present: Sequence[str]) -> list[str]:
     """Return the named interfaces that do not exist, by each variable's own rule.
 
-    FI_TCP_IFACE and GLOO_SOCKET_IFNAME take names, CCL_KVS_IFACE part of a name, NCCL_SOCKET_IFNAME prefixes (``=`` exact, ``^`` excludes).
+    FI_TCP_IFACE and GLOO_SOCKET_IFNAME take names, CCL_KVS_IFACE part of a name, NCCL_SOCKET_IFNAME prefixes
+    (``=`` exact, ``^`` excludes).
     """
     absent = []
     for variable, value in variables.items():
@@ -677,7 +853,9 @@ def absent_interfaces(variables: dict[str, str], present: Sequence[str]) -> list
             absent += [name for name in value.split(",") if name and not any(name in one for one in present)]
         elif variable == "NCCL_SOCKET_IFNAME" and not value.startswith("^"):
             exact, names = value.startswith("="), value.lstrip("=").split(",")
-            absent += [n for n in names if n and not any(one == n if exact else one.startswith(n) for one in present)]
+            absent += [
+                n for n in names if n and not any(one == n if exact else one.startswith(n) for one in present)
+            ]
     return absent
 
 
@@ -691,10 +869,14 @@ class Collective:
         self.backend = {"xpu": "xccl", "cuda": "nccl", "cpu": "gloo"}[kind]
 
     def open_store(self, host: str, world: int, timeout_s: float) -> int:
-        """Serve the rendezvous store (rank 0) and return its port: chosen by the kernel, so there is no race for it."""
+        """Serve the rendezvous store (rank 0) and return its port: chosen by the kernel, so there is no race
+        for it.
+        """
         self.check_interfaces()
         distributed = self.torch.distributed
-        self.store = distributed.TCPStore(host, 0, world, True, timeout=_delta(timeout_s), wait_for_workers=False)
+        self.store = distributed.TCPStore(
+            host, 0, world, True, timeout=_delta(timeout_s), wait_for_workers=False
+        )
         return int(self.store.port)
 
     def check_interfaces(self) -> None:
@@ -710,24 +892,38 @@ class Collective:
             raise Refused("unavailable", f"torch {self.torch.__version__} has no torch.distributed")
         available = getattr(distributed, f"is_{self.backend}_available", lambda: False)()
         if not available:
-            raise Refused("unavailable", f"torch {self.torch.__version__} has no {self.backend} (xccl is in XPU wheels since 2.8)")
-        os.environ["RANK"], os.environ["WORLD_SIZE"], os.environ["LOCAL_RANK"] = str(rank), str(world), str(rank)
+            raise Refused(
+                "unavailable",
+                f"torch {self.torch.__version__} has no {self.backend} (xccl is in XPU wheels since 2.8)",
+            )
+        os.environ["RANK"], os.environ["WORLD_SIZE"], os.environ["LOCAL_RANK"] = (
+            str(rank),
+            str(world),
+            str(rank),
+        )
         if self.store is None:
-            self.store = distributed.TCPStore(host, port, world, False, timeout=_delta(timeout_s), wait_for_workers=False)
+            self.store = distributed.TCPStore(
+                host, port, world, False, timeout=_delta(timeout_s), wait_for_workers=False
+            )
         self.rank, self.world = rank, world
         try:
-            distributed.init_process_group(self.backend, store=self.store, rank=rank, world_size=world, timeout=_delta(timeout_s))
+            distributed.init_process_group(
+                self.backend, store=self.store, rank=rank, world_size=world, timeout=_delta(timeout_s)
+            )
         except (RuntimeError, ValueError) as error:
             raise_if_lost(error)
             if "can't find interface" in str(error) or "No such device" in str(error):
                 raise Refused("config_error", short(error)) from error
             raise
 
-    def measure(self, bench: Bench, dtype: str, rows: int, hidden: int, batches: int, per_batch: int) -> dict[str, Any]:
-        """Time ``batches`` x ``per_batch`` all-reduces of [rows, hidden] both ways, a barrier only between batches.
+    def measure(
+        self, bench: Bench, dtype: str, rows: int, hidden: int, batches: int, per_batch: int
+    ) -> dict[str, Any]:
+        """Time ``batches`` x ``per_batch`` all-reduces of [rows, hidden] both ways, a barrier only between
+        batches.
 
-        Each operation of a batch has its own tensor, filled before the clock starts, so every result is checked: with rank + 1 in each
-        element the sum is world (world + 1) / 2, exact in bf16 up to 22 ranks.
+        Each operation of a batch has its own tensor, filled before the clock starts, so every result is
+        checked: with rank + 1 in each element the sum is world (world + 1) / 2, exact in bf16 up to 22 ranks.
         """
         torch, distributed, sync = self.torch, self.torch.distributed, bench.sync
         shape, element = (rows, hidden), getattr(torch, dtype)
@@ -748,7 +944,9 @@ class Collective:
                 if bool((tensor.float() != wanted).any()):
                     low, high = float(tensor.float().min()), float(tensor.float().max())
                     kind = "nan" if math.isnan(low) else "wrong_result"
-                    raise Refused(kind, f"all-reduce {number} on rank {self.rank} gave {low} to {high}, wanted {wanted}")
+                    raise Refused(
+                        kind, f"all-reduce {number} on rank {self.rank} gave {low} to {high}, wanted {wanted}"
+                    )
 
         for number in range(-2, batches):  # two batches of each kind warm up, and are not kept
             fill()
@@ -775,20 +973,28 @@ class Collective:
                 each += samples
         how = f"{self.backend} all_reduce of {dtype} [{rows},{hidden}], every result checked"
         return {
-            "sync_end": {"unit": "ns", "samples": end, "per_sample": per_batch, "sum": sum(end),
-                         "exercised": {"n": len(end) * per_batch, "how": f"{how}, one synchronise per batch"}},
-            "sync_each": {"unit": "ns", "samples": each, "per_sample": 1, "sum": sum(each),
-                          "exercised": {"n": len(each), "how": f"{how}, one synchronise per operation"}},
+            "sync_end": {
+                "unit": "ns",
+                "samples": end,
+                "per_sample": per_batch,
+                "sum": sum(end),
+                "exercised": {"n": len(end) * per_batch, "how": f"{how}, one synchronise per batch"},
+            },
+            "sync_each": {
+                "unit": "ns",
+                "samples": each,
+                "per_sample": 1,
+                "sum": sum(each),
+                "exercised": {"n": len(each), "how": f"{how}, one synchronise per operation"},
+            },
         }
 
 
 def _delta(seconds: float) -> Any:
-    from datetime import timedelta
-
-    return timedelta(seconds=seconds)
+    return datetime.timedelta(seconds=seconds)
 
 
-# -------------------------------------------------------------------------------------------------------------- main
+# ------------------------------------------------------------------------------------------------------- main
 
 
 class Worker:
@@ -825,13 +1031,21 @@ class Worker:
             self.prepare(bench, request)
         ready = clock()
         return {
-            "identity": who, "environment": environment(), "unavailable": bench.unavailable, "pinned": pinned,
-            "threads": self.torch.get_num_threads(), "sizes": bench.sizes,
-            "import_ns": self.loaded_ns - begun, "ready_ns": ready - self.loaded_ns,
+            "identity": who,
+            "environment": environment(),
+            "unavailable": bench.unavailable,
+            "pinned": pinned,
+            "threads": self.torch.get_num_threads(),
+            "sizes": bench.sizes,
+            "import_ns": self.loaded_ns - begun,
+            "ready_ns": ready - self.loaded_ns,
         }
 
     def prepare(self, bench: Bench, request: dict[str, Any]) -> None:
-        for metric, make in (("graph_us", lambda: bench.capture(bench.sizes["graph"])), ("w8a16_us", bench.prepare_gemm)):
+        for metric, make in (
+            ("graph_us", lambda: bench.capture(bench.sizes["graph"])),
+            ("w8a16_us", bench.prepare_gemm),
+        ):
             if metric.replace("w8a16", "gemm") not in request.get("metrics", METRICS):
                 bench.unavailable[metric] = "not asked"
                 continue
@@ -842,11 +1056,15 @@ class Worker:
                     raise
                 bench.unavailable[metric] = str(refusal)
         bench.reset_count()
-        rounds_until(bench, float(request.get("warm_s", 2.0)), request.get("metrics", METRICS), self.gemm_name)
+        rounds_until(
+            bench, float(request.get("warm_s", 2.0)), request.get("metrics", METRICS), self.gemm_name
+        )
 
     def block(self, request: dict[str, Any]) -> dict[str, Any]:
         wanted = [m for m in request.get("metrics", METRICS) if m in METRICS]
-        result = block(self.need(), float(request["seconds"]), float(request.get("warm_s", 0.05)), wanted, self.gemm_name)
+        result = block(
+            self.need(), float(request["seconds"]), float(request.get("warm_s", 0.05)), wanted, self.gemm_name
+        )
         return {**result, "since_import_ns": result["begun_ns"] - self.loaded_ns}
 
     def lab(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -859,17 +1077,29 @@ class Worker:
         return {"pinned": pin(request.get("cpus"))}
 
     def store(self, request: dict[str, Any]) -> dict[str, Any]:
-        return {"port": self.group().open_store(request["host"], int(request["world"]), float(request["timeout_s"]))}
+        return {
+            "port": self.group().open_store(
+                request["host"], int(request["world"]), float(request["timeout_s"])
+            )
+        }
 
     def join(self, request: dict[str, Any]) -> dict[str, Any]:
         group = self.group()
-        group.join(int(request["rank"]), int(request["world"]), request["host"], int(request["port"]), float(request["timeout_s"]))
+        group.join(
+            int(request["rank"]),
+            int(request["world"]),
+            request["host"],
+            int(request["port"]),
+            float(request["timeout_s"]),
+        )
         return {"rank": group.rank, "world": group.world, "backend": group.backend}
 
     def allreduce(self, request: dict[str, Any]) -> dict[str, Any]:
         sizes = [int(request[key]) for key in ("rows", "hidden", "batches", "per_batch")]
         rows, hidden, batches, per_batch = sizes
-        return {"series": self.group().measure(self.need(), request["dtype"], rows, hidden, batches, per_batch)}
+        return {
+            "series": self.group().measure(self.need(), request["dtype"], rows, hidden, batches, per_batch)
+        }
 
     def leave(self, request: dict[str, Any]) -> dict[str, Any]:
         self.torch.distributed.destroy_process_group()
@@ -887,14 +1117,18 @@ class Worker:
 
 
 def pin(cpus: Sequence[int] | None) -> dict[str, Any]:
-    """Keep this process on ``cpus`` (None: leave it); return where it now runs and why it could not be pinned."""
+    """Keep this process on ``cpus`` (None: leave it); return where it runs now and why pinning failed."""
     error = ""
     if cpus:
         try:
             os.sched_setaffinity(0, cpus)
         except OSError as refusal:
             error = short(refusal)
-    return {"asked": list(cpus) if cpus else None, "affinity": sorted(os.sched_getaffinity(0)), "error": error}
+    return {
+        "asked": list(cpus) if cpus else None,
+        "affinity": sorted(os.sched_getaffinity(0)),
+        "error": error,
+    }
 
 
 OPERATIONS = ("devices", "start", "block", "lab", "inspect", "pin", "store", "join", "allreduce", "leave")
@@ -920,7 +1154,9 @@ def main() -> None:
             wire.answer("error", kind=refusal.kind, text=str(refusal))
             if refusal.kind in FATAL:
                 break
-        except Exception as error:  # the process must answer whatever torch raises; the kind is read from the text
+        except (
+            Exception
+        ) as error:  # the process must answer whatever torch raises; the kind is read from the text
             try:
                 raise_if_lost(error)
                 kind, text = "exception", short(error)
