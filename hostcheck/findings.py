@@ -169,6 +169,21 @@ def run(
     return sorted(fold(findings), key=lambda finding: (finding.id, finding.subject))
 
 
+def _root(item: Finding, by_key: dict[tuple[str, Subject], Finding]) -> Finding | None:
+    """The first cause of a finding, or None where it stands alone (no cause that is not ok, or a circle)."""
+    root: Finding | None = None
+    passed = {(item.id, item.subject)}
+    cause = item.cause
+    while cause is not None and (found := by_key.get((cause.id, cause.subject))) is not None:
+        if found is item:
+            return None
+        if found.status in (Status.ok, Status.not_applicable) or (found.id, found.subject) in passed:
+            break
+        passed.add((found.id, found.subject))
+        root, cause = found, found.cause
+    return root
+
+
 def fold(findings: Sequence[Finding]) -> list[Finding]:
     """Move every finding whose cause is among the findings into that cause's `explains`.
 
@@ -178,14 +193,7 @@ def fold(findings: Sequence[Finding]) -> list[Finding]:
     consequences: dict[tuple[str, Subject], list[Finding]] = {}
     kept: list[Finding] = []
     for item in findings:
-        cause = item.cause
-        root = None
-        seen: set[Cause] = set()
-        while cause is not None and cause not in seen and (found := by_key.get(cause)) is not None:
-            seen.add(cause)
-            if found is item or found.status in (Status.ok, Status.not_applicable):
-                break
-            root, cause = found, found.cause
+        root = _root(item, by_key)
         if root is None:
             kept.append(item)
         else:

@@ -112,7 +112,9 @@ def test_command_ended_by_a_signal(root: Path) -> None:
 
 def test_command_that_ignores_sigterm_is_killed_with_its_children(root: Path, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    command(root, "tool", f'trap "" TERM; (trap "" TERM; echo $$ > {pids}.child; sleep 600) & echo $$ > {pids}; sleep 600')
+    command(
+        root, "tool", f'trap "" TERM; (trap "" TERM; echo $$ > {pids}.child; sleep 600) & echo $$ > {pids}; sleep 600'
+    )
     assert LiveReader(str(root)).run(["tool"], timeout=1.0).unread == "timeout"
     pid = int(pids.read_text())
     for _ in range(100):
@@ -217,7 +219,9 @@ def recorded(**parts: object) -> RecordedReader:
 
 
 def test_recorded_refusal_keeps_its_reason() -> None:
-    reader = recorded(files={"/sys/a": {"error": "EACCES"}, "/sys/b": {"error": "EIO"}, "/sys/dir": {"error": "EACCES"}})
+    reader = recorded(
+        files={"/sys/a": {"error": "EACCES"}, "/sys/b": {"error": "EIO"}, "/sys/dir": {"error": "EACCES"}}
+    )
     assert reader.text("/sys/a").unread == "permission"
     assert reader.text("/sys/b").unread == "io"
     assert reader.names("/sys/dir").unread == "permission"
