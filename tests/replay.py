@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 from hostcheck.assess import Report, assess
 from hostcheck.expectations import expectation
 from hostcheck.onhost.gather import Options, gather
-from hostcheck.onhost.recording import PARTS, RecordedReader, load, seconds
+from hostcheck.onhost.recording import PARTS, SCHEMA, SIDECAR, RecordedReader, load, seconds
 
 HOSTS = Path(__file__).parent / "hosts"
 JOURNAL = "journalctl -k -b 0 -o json --all --output-fields=MESSAGE,PRIORITY --no-pager"
@@ -116,3 +118,62 @@ def report(
 def now(recording: dict[str, Any]) -> float:
     """Seconds since the epoch at which the host was recorded."""
     return seconds(recording["taken_at"])
+
+
+def lay_out(recording: dict[str, Any], root: Path) -> Path:
+    """Lay a recording out as a directory: files and links as they are, commands as executables.
+
+    What a directory cannot hold (refusals, owners, calls, the time) goes into ``.hostcheck.json``. An argv that was not
+    recorded makes the executable exit 127, which is what a missing tool gives.
+    """
+    side: dict[str, Any] = {
+        "schema": SCHEMA,
+        "taken_at": recording["taken_at"],
+        "origin": recording["origin"],
+        "files": {},
+    }
+    for part in ("stats", "statvfs", "calls"):
+        side[part] = recording.get(part, {})
+    for path, content in recording["files"].items():
+        target = root / path.lstrip("/")
+        if path.endswith("/"):
+            target.mkdir(parents=True, exist_ok=True)
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, str):
+            target.write_text(content, encoding="utf-8", newline="")
+        elif "base64" in content:
+            target.write_bytes(base64.b64decode(content["base64"]))
+        else:
+            side["files"][path] = content
+    for path, link in recording["links"].items():
+        target = root / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(link)
+    tools: dict[str, list[tuple[list[str], dict[str, Any]]]] = {}
+    for command, output in recording["commands"].items():
+        if "error" in output:
+            side.setdefault("commands", {})[command] = output
+            continue
+        name, *arguments = shlex.split(command)
+        tools.setdefault(name, []).append((arguments, output))
+    outputs = root / ".outputs"
+    outputs.mkdir()
+    (root / "usr/bin").mkdir(parents=True, exist_ok=True)
+    number = 0
+    for name, answers in tools.items():
+        script = ["#!/bin/sh", 'case "$*" in']
+        for arguments, output in answers:
+            number += 1
+            for stream in ("stdout", "stderr"):
+                (outputs / f"{number}.{stream}").write_text(output.get(stream, ""), encoding="utf-8", newline="")
+            files = f'"$HOSTCHECK_ROOT/.outputs/{number}.'
+            rc = output["rc"]
+            end = f"kill -{-rc} $$" if rc < 0 else f"exit {rc}"
+            script.append(f'{shlex.quote(" ".join(arguments))}) cat {files}stdout"; cat {files}stderr" >&2; {end};;')
+        script += ["*) exit 127;;", "esac"]
+        tool = root / "usr/bin" / name
+        tool.write_text("\n".join(script) + "\n")
+        tool.chmod(0o755)
+    (root / SIDECAR).write_text(json.dumps(side), encoding="utf-8")
+    return root

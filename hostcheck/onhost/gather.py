@@ -29,6 +29,8 @@ from .readings.kernel_log import KernelLog
 from .readings.kernel_log import read as read_kernel_log
 from .readings.lscpu import Lscpu
 from .readings.lscpu import read as read_lscpu
+from .readings.pcie import Pcie
+from .readings.pcie import read as read_pcie
 from .reader import Reader, Reading
 from .recording import Recorder, utc
 
@@ -87,6 +89,7 @@ class Facts:
     lscpu: Lscpu = group(read_lscpu)
     cpufreq: Cpufreq = group(read_cpufreq)
     kernel_log: KernelLog = group(read_kernel_log, device=False, deadline=75.0)
+    pcie: Pcie = group(read_pcie, needs=("kernel_log", "options"), device=True, deadline=30.0)
     aspm: Aspm = group(read_aspm)
 
 

@@ -1,0 +1,198 @@
+"""The real ansible-playbook, on roots laid out from recorded hosts and on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests import replay
+
+ROOT = Path(__file__).parents[2]
+PLAYBOOK = str(Path(sys.executable).parent / "ansible-playbook")
+HOSTCHECK = str(Path(sys.executable).parent / "hostcheck")
+
+
+def play(tmp_path: Path, *arguments: str, playbook: str = "audit.yml") -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ,
+        "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
+        "ANSIBLE_LOCAL_TEMP": str(tmp_path / "ansible"),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    return subprocess.run(
+        [PLAYBOOK, str(ROOT / "playbooks" / playbook), *arguments],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def inventory(tmp_path: Path, hosts: dict[str, dict[str, Any]]) -> str:
+    common = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    path = tmp_path / "inventory.yml"
+    path.write_text(yaml.safe_dump({"all": {"hosts": {name: {**common, **own} for name, own in hosts.items()}}}))
+    return str(path)
+
+
+def summary(tmp_path: Path) -> Any:
+    return json.loads((tmp_path / "reports/latest/summary.json").read_text())
+
+
+def hostcheck(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([HOSTCHECK, *arguments], cwd=cwd, capture_output=True, text=True, timeout=120)
+
+
+def healthy(tmp_path: Path, name: str = "four-card-gen4") -> Path:
+    return replay.lay_out(replay.host(name), tmp_path / f"root-{name}")
+
+
+def faulty(tmp_path: Path) -> Path:
+    """The four-card host with a wedged card."""
+    bdf = "0000:47:00.0"
+    line = f"[ 4000.000000] xe {bdf}: [drm] *ERROR* CRITICAL: Xe has declared device {bdf} as wedged."
+    return replay.lay_out(replay.changed(replay.host("four-card-gen4"), {"log": line}), tmp_path / "root-faulty")
+
+
+def test_playbook_and_command_line_give_the_same_report_for_every_recorded_host(tmp_path: Path) -> None:
+    names = replay.host_names()
+    roots = {name: {"hostcheck_root": str(healthy(tmp_path, name))} for name in names}
+    played = play(tmp_path, "-i", inventory(tmp_path, roots))
+    found = summary(tmp_path)
+    assert set(found["hosts"]) == set(names), played.stdout + played.stderr
+    for name in names:
+        assert found["hosts"][name]["state"] == "judged", found["hosts"][name]
+        from_play = (tmp_path / "reports/latest" / found["hosts"][name]["file"]).read_text()
+        below_root = hostcheck(
+            "audit", "--root", roots[name]["hostcheck_root"], "--name", name, "--format", "json", cwd=ROOT / "tests"
+        )
+        assert below_root.stdout == from_play
+        replayed = hostcheck(
+            "audit", "--recording", str(replay.HOSTS / f"{name}.json"), "--format", "json", cwd=ROOT / "tests"
+        )
+        assert replayed.stdout == from_play
+        assert replayed.returncode == below_root.returncode == found["hosts"][name]["exit"]
+    shown = hostcheck("report", "reports/latest", cwd=tmp_path)
+    assert shown.returncode == found["exit"]
+
+
+def test_this_machine(tmp_path: Path) -> None:
+    played = play(tmp_path)
+    found = summary(tmp_path)
+    assert found["hosts"]["localhost"]["state"] == "judged", played.stdout + played.stderr
+    assert (played.returncode == 2) == (found["exit"] == 1)
+    assert "localhost" in played.stdout
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "reports/latest").rglob("*") if path.is_file()}
+    assert modes == {0o600}
+
+
+def test_check_mode_gives_the_same_findings(tmp_path: Path) -> None:
+    hosts = inventory(tmp_path, {"one": {"hostcheck_root": str(healthy(tmp_path))}})
+    play(tmp_path, "-i", hosts)
+    first = json.loads((tmp_path / "reports/latest/hosts/one.json").read_text())
+    checked = play(tmp_path, "-i", hosts, "--check", "--diff")
+    second = json.loads((tmp_path / "reports/latest/hosts/one.json").read_text())
+    assert first["findings"] == second["findings"]
+    assert "skipped=0" in checked.stdout
+
+
+def test_failing_unreachable_and_bad_hosts_beside_a_good_one(tmp_path: Path) -> None:
+    hosts = inventory(
+        tmp_path,
+        {
+            "good": {"hostcheck_root": str(healthy(tmp_path))},
+            "faulty": {"hostcheck_root": str(faulty(tmp_path))},
+            "mistaken": {"hostcheck_root": str(tmp_path), "hostcheck_expect": {"gpu": 4}},
+            "nowhere": {"hostcheck_root": str(tmp_path / "none")},
+            "gone": {
+                "ansible_connection": "ssh",
+                "ansible_host": "127.0.0.1",
+                "ansible_port": 9,
+                "ansible_ssh_common_args": "-o BatchMode=yes -o ConnectTimeout=2",
+            },
+        },
+    )
+    played = play(tmp_path, "-i", hosts)
+    found = summary(tmp_path)
+    states = {name: (entry["state"], entry["exit"]) for name, entry in found["hosts"].items()}
+    assert states == {
+        "good": ("judged", 0),
+        "faulty": ("judged", 1),
+        "mistaken": ("failed", 2),
+        "nowhere": ("failed", 3),
+        "gone": ("unreachable", 3),
+    }, played.stdout + played.stderr
+    assert found["exit"] == 2
+    assert "gpu: unknown key" in found["hosts"]["mistaken"]["message"]
+    assert "is not a directory" in found["hosts"]["nowhere"]["message"]
+    assert played.returncode in (2, 4, 6)
+    assert "5 hosts:" in played.stdout
+    limited = play(tmp_path, "-i", hosts, "--limit", "good")
+    assert set(summary(tmp_path)["hosts"]) == {"good"}
+    assert limited.returncode == 0
+    assert summary(tmp_path)["exit"] == 0
+
+
+def test_localhost_itself_unreadable_is_said_and_not_zero(tmp_path: Path) -> None:
+    played = play(tmp_path, "-e", f"hostcheck_root={tmp_path}/none")
+    assert played.returncode == 2
+    assert summary(tmp_path)["hosts"]["localhost"]["state"] == "failed"
+    assert summary(tmp_path)["exit"] == 3
+
+
+def test_text_from_a_host_is_never_a_template(tmp_path: Path) -> None:
+    recording = replay.host("four-card-gen4")
+    recording["files"]["/proc/sys/kernel/osrelease"] = "{{ lookup('pipe', 'touch pwned') }}[bold red]\x1b[2J\n"
+    root = replay.lay_out(recording, tmp_path / "root")
+    played = play(tmp_path, "-i", inventory(tmp_path, {"one": {"hostcheck_root": str(root)}}))
+    assert not (tmp_path / "pwned").exists()
+    assert "{{ lookup" in played.stdout
+    assert "\x1b[2J" not in played.stdout
+
+
+def test_fifty_local_hosts(tmp_path: Path) -> None:
+    root = str(healthy(tmp_path))
+    hosts = inventory(tmp_path, {f"host-{number:02}": {"hostcheck_root": root} for number in range(50)})
+    played = play(tmp_path, "-i", hosts, "--forks", "10")
+    found = summary(tmp_path)
+    assert len(found["hosts"]) == 50, played.stdout[-2000:] + played.stderr
+    assert {entry["exit"] for entry in found["hosts"].values()} == {0}
+    assert "50 hosts: 50 without a fail" in played.stdout
+
+
+def test_an_interpreter_without_the_toolkit_is_enough(tmp_path: Path) -> None:
+    system = next((path for path in ("/usr/bin/python3",) if Path(path).exists()), None)
+    if system is None:
+        pytest.skip("no /usr/bin/python3 on this machine")
+    hosts = inventory(
+        tmp_path, {"one": {"ansible_python_interpreter": system, "hostcheck_root": str(healthy(tmp_path))}}
+    )
+    played = play(tmp_path, "-i", hosts)
+    assert summary(tmp_path)["hosts"]["one"]["state"] == "judged", played.stdout + played.stderr
+
+
+def test_record_playbook_gives_a_recording_that_replays(tmp_path: Path) -> None:
+    hosts = inventory(tmp_path, {"one": {"hostcheck_root": str(healthy(tmp_path))}})
+    played = play(tmp_path, "-i", hosts, playbook="record.yml")
+    assert played.returncode == 0, played.stdout + played.stderr
+    path = tmp_path / "recordings/one.json"
+    assert path.stat().st_mode & 0o777 == 0o600
+    replayed = hostcheck("audit", "--recording", str(path), "--format", "json", cwd=tmp_path)
+    direct = hostcheck(
+        "audit", "--recording", str(replay.HOSTS / "four-card-gen4.json"), "--format", "json", cwd=tmp_path
+    )
+    keys = ("id", "subject", "status")
+    told = [
+        [[one[key] for key in keys] for one in json.loads(text)["findings"]]
+        for text in (replayed.stdout, direct.stdout)
+    ]
+    assert told[0] == told[1]
