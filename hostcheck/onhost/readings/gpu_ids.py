@@ -102,7 +102,7 @@ INNER_SWITCH = ("dg2", "ats-m", "bmg")
 # Ports of such switches: (vendor, device). Other ids of the same place are found by ancestry.
 CARD_PORTS = frozenset(
     {(INTEL, device) for device in ("4fa0", "4fa1", "4fa2", "4fa3", "4fa4", "e2ff", "e2f0", "e2f1")}
-    | {(AMD, device) for device in ("1478", "1479", "14a0", "14a1", "1470", "1471", "1500", "1501")}
+    | {(AMD, device) for device in ("1470", "1471", "1478", "1479")}
 )
 
 # Vendors of ports that exist only in a virtual machine: Red Hat (QEMU), VMware, Microsoft, Xen, virtio.
@@ -138,7 +138,7 @@ def is_gpu(vendor: str, class_code: str) -> bool:
     >>> is_gpu("8086", "030000"), is_gpu("1a03", "030000"), is_gpu("8086", "060400")
     (True, False, False)
     """
-    return vendor in VENDORS and (class_code.startswith(("03", "1200")) or class_code.startswith("0b40"))
+    return vendor in VENDORS and class_code.startswith(("03", "1200", "0b40"))
 
 
 def holds_for_another(driver: str) -> bool:

@@ -1,0 +1,183 @@
+"""The text of ``lspci -vv``, as pciutils has written it over the years.
+
+What changed (history of pciutils): until 3.5 LnkSta is one line and knows no words; 3.6 and 3.7 write ``(ok)``,
+``(downgraded)`` and ``(strange)``; from 3.8 on nothing is written where both are equal, and nothing at all for root
+ports, downstream ports and bridges to PCI. So numbers are compared here and the words are never looked at.
+A speed that a version does not know is ``unknown``. Without -D the domain is left out where there is one only.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from .config_space import AerRegisters
+
+WHOLE = ("lspci", "-D", "-nn", "-vv")
+
+HEAD = re.compile(r"^(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])\s+(\S.*)$", re.IGNORECASE)
+NUMERIC = re.compile(r"^([0-9a-f]{4}): ([0-9a-f]{4}):([0-9a-f]{4})\b", re.IGNORECASE)
+CLASS = re.compile(r"\[([0-9a-f]{4})\]:", re.IGNORECASE)
+IDS = re.compile(r"\[([0-9a-f]{4}):([0-9a-f]{4})\]", re.IGNORECASE)
+INTERFACE = re.compile(r"\(prog-if ([0-9a-f]{2})\b", re.IGNORECASE)
+CAPABILITY = re.compile(r"^\s+Capabilities: (?:\[([0-9a-f]+)(?: v\d+)?\] )?(.*)$", re.IGNORECASE)
+RATE = r"Speed (?:([\d.]+) ?GT/s|unknown)(?: \([^)]*\))?, Width x(\d+)"
+LINK_CAP = re.compile(rf"^\s*LnkCap:\s+(?:Port #\d+, )?{RATE}")
+LINK_STA = re.compile(rf"^\s*LnkSta:\s+{RATE}")
+LINK_CTL = re.compile(r"^\s*LnkCtl:\s+ASPM (Disabled|L0s L1 Enabled|L0s Enabled|L1 Enabled)\b")
+REGION = re.compile(r"^\s+Region (\d): .*\[size=(\d+)([KMGT]?)\]")
+BUSES = re.compile(r"^\s+Bus: primary=([0-9a-f]{2}), secondary=([0-9a-f]{2}), subordinate=([0-9a-f]{2})", re.IGNORECASE)
+DRIVER = re.compile(r"^\s+Kernel driver in use: (\S+)")
+SUBSYSTEM = re.compile(r"^\s+Subsystem: .*\[([0-9a-f]{4}:[0-9a-f]{4})\]", re.IGNORECASE)
+SLOT = re.compile(r"^\s+Physical Slot: (\S+)")
+BAR_SIZES = re.compile(r"^\s+BAR (\d): current size: \S+, supported: (.*)$")
+FLAGS = re.compile(r"^\s+(UESta|UEMsk|UESvrt|CESta|CEMsk|ACSCtl):\s+(.*)$")
+PORT_TYPES = (
+    ("Root Port", 4),
+    ("Upstream Port", 5),
+    ("Downstream Port", 6),
+    ("PCI-Express to PCI", 7),
+    ("PCI/PCI-X to PCI-Express", 8),
+    ("Root Complex Integrated Endpoint", 9),
+    ("Root Complex Event Collector", 10),
+    ("Legacy Endpoint", 1),
+    ("Endpoint", 0),
+)
+SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+@dataclass
+class Device:
+    """One function of the listing.
+
+    vendor, device, class_code: "" where the listing has no numbers. dead: it does not answer (``rev ff``, header
+    type 7f). denied: capabilities were refused. speeds in GT/s, None where the text says unknown or nothing.
+    buses: (primary, secondary, subordinate) of a bridge. regions, bar_sizes: BAR number -> bytes.
+    """
+
+    bdf: str
+    vendor: str = ""
+    device: str = ""
+    class_code: str = ""
+    subsystem: str = ""
+    driver: str = ""
+    slot: str = ""
+    dead: bool = False
+    denied: bool = False
+    port_type: int | None = None
+    max_speed: float | None = None
+    max_width: int | None = None
+    speed: float | None = None
+    width: int | None = None
+    link: bool = False
+    aspm: str | None = None
+    buses: tuple[str, str, str] | None = None
+    regions: dict[int, int] = field(default_factory=dict)
+    bar_sizes: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    flags: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def aer(self) -> AerRegisters | None:
+        """The AER registers, where all five are printed."""
+        try:
+            return AerRegisters(*(self.flags[name] for name in ("UESta", "UEMsk", "UESvrt", "CESta", "CEMsk")))
+        except KeyError:
+            return None
+
+
+def _head(match: re.Match[str]) -> Device:
+    domain, rest, title = match.groups()
+    device = Device(f"{domain or '0000'}:{rest}".lower())
+    numeric, kind, ids = NUMERIC.match(title), CLASS.search(title), IDS.findall(title)
+    if numeric:
+        device.class_code, device.vendor, device.device = (part.lower() for part in numeric.groups())
+    else:
+        device.class_code = kind.group(1).lower() if kind else ""
+        device.vendor, device.device = (part.lower() for part in ids[-1]) if ids else ("", "")
+    interface = INTERFACE.search(title)
+    if device.class_code:
+        device.class_code += interface.group(1).lower() if interface else "00"
+    device.dead = "(rev ff)" in title
+    return device
+
+
+def _size(text: str) -> int:
+    match = re.fullmatch(r"(\d+)([KMGT]?)B", text)
+    if not match:
+        raise ValueError(f"not a size: {text!r}")
+    return int(match.group(1)) * SIZES[match.group(2)]
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Names with a plus, as the kernel calls them.
+
+    >>> _names("RxErr- BadTLP+ AdvNonFatalErr+")
+    ('BadTLP', 'NonFatalErr')
+    """
+    found = [word[:-1] for word in text.split() if word.endswith("+")]
+    return tuple("NonFatalErr" if name == "AdvNonFatalErr" else name for name in found)
+
+
+def _take(device: Device, line: str, capability: str | None, express: int) -> None:
+    """Put one line of a function where it belongs. capability: the title it stands under, None before the first."""
+    if "!!! Unknown header type 7f" in line:
+        device.dead = True
+    # Some devices print several link blocks; the link is the one of their first express capability.
+    if capability is None or (capability.startswith("Express") and express == 1):
+        if match := LINK_CAP.match(line):
+            device.link = True
+            device.max_speed = float(match.group(1)) if match.group(1) else None
+            device.max_width = int(match.group(2))
+        elif match := LINK_STA.match(line):
+            device.link = True
+            device.speed = float(match.group(1)) if match.group(1) else None
+            device.width = int(match.group(2))
+        elif match := LINK_CTL.match(line):
+            device.aspm = match.group(1).replace(" Enabled", "").lower()
+    if match := REGION.match(line):
+        device.regions.setdefault(int(match.group(1)), int(match.group(2)) * SIZES[match.group(3)])
+    elif match := BUSES.match(line):
+        device.buses = (match.group(1).lower(), match.group(2).lower(), match.group(3).lower())
+    elif match := DRIVER.match(line):
+        device.driver = match.group(1)
+    elif match := SUBSYSTEM.match(line):
+        device.subsystem = match.group(1).lower()
+    elif match := SLOT.match(line):
+        device.slot = match.group(1)
+    elif match := BAR_SIZES.match(line):
+        sizes = [word for word in match.group(2).split() if re.fullmatch(r"\d+[KMGT]?B", word)]
+        device.bar_sizes[int(match.group(1))] = tuple(_size(word) for word in sizes)
+    elif match := FLAGS.match(line):
+        device.flags.setdefault(match.group(1), _names(match.group(2)))
+
+
+def parse(text: str) -> dict[str, Device]:
+    """Return the functions of a listing by BDF with domain.
+
+    Raises ValueError for text that lists none.
+
+    >>> found = parse("01:00.0 PCI bridge [0604]: Device [8086:e2ff]\\n\\tLnkSta: Speed 8GT/s, Width x16\\n")
+    >>> found["0000:01:00.0"].speed, found["0000:01:00.0"].width
+    (8.0, 16)
+    """
+    found: dict[str, Device] = {}
+    device: Device | None = None
+    capability: str | None = None
+    express = 0
+    for line in text.splitlines():
+        if match := HEAD.match(line):
+            device, capability, express = _head(match), None, 0
+            found[device.bdf] = device
+        elif device is not None and (match := CAPABILITY.match(line)):
+            capability = match.group(2)
+            if capability.startswith("<access denied>"):
+                device.denied = True
+            elif capability.startswith("Express"):
+                express += 1
+                if express == 1:
+                    device.port_type = next((kind for word, kind in PORT_TYPES if word in capability), None)
+        elif device is not None and line[:1].isspace():
+            _take(device, line, capability, express)
+    if not found:
+        raise ValueError(f"no PCI function in {text[:80]!r}")
+    return found
