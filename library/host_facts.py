@@ -92,6 +92,11 @@ recording:
   returned: when O(record=true)
   type: dict
   sample: {"schema": "hostcheck/recording/1", "origin": "recorded"}
+exit:
+  description: V(2), bad input.
+  returned: when an option cannot be followed
+  type: int
+  sample: 2
 """
 
 from ansible.module_utils.basic import AnsibleModule
@@ -125,7 +130,7 @@ def main() -> None:
         else:
             facts = gather(reader, options, given["gather_subset"], given["deadline"])
     except ValueError as error:
-        module.fail_json(msg=str(error))
+        module.fail_json(msg=str(error), exit=2)
     module.exit_json(ansible_facts={"hostcheck": to_plain(facts)}, **answer)
 
 

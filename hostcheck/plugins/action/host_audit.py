@@ -54,7 +54,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             expected = expectation(given["expect"])
             excused = waivers(given["waivers"])
         except (AnsibleError, Refused) as error:
-            raise AnsibleActionFail(str(error), result={"exit": 2}) from error
+            raise AnsibleActionFail(str(error), result={"exit": 2}) from None
         answer = self._execute_module(
             module_name="host_facts", module_args={name: given[name] for name in READ}, task_vars=task_vars
         )
@@ -64,7 +64,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         try:
             facts = facts_from(answer["ansible_facts"]["hostcheck"])
         except (KeyError, ValueError) as error:
-            raise AnsibleActionFail(f"{host}: what came back is not understood: {error}") from error
+            raise AnsibleActionFail(f"{host}: what came back is not understood: {error}") from None
         report = assess(
             facts, expected, excused, host, previous_of(base, host), Status(given["fail_on"]), since=given["since"]
         )
