@@ -6,807 +6,37 @@ addresses of a network card, is filled in as such a host has it; nothing here wa
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hostcheck.onhost.recording import dump, empty, load, seconds
+from hostcheck.onhost.recording import dump
 
-from . import build_pci as pci
+from .build_host import (
+    GIB,
+    UBUNTU_2404,
+    UBUNTU_2604,
+    Host,
+    boot_lines,
+    card,
+    display_bmc,
+    host_bridge,
+    late_lines,
+    lscpu_amd,
+    nvme,
+    pci_lines,
+    root_port,
+    smi_json,
+    smi_table,
+    smi_version,
+    windows,
+    xe_lines,
+)
 from .build_pci import DOWNSTREAM, ENDPOINT, L0S, L1, LEGACY, ROOT_PORT, UPSTREAM, Bar, Function, Link
 
 FOLDER = Path(__file__).parent
-GIB = 1 << 30
-NODE = {"error": "ENODATA"}  # a device node: there, but nothing reads its content
-RENDER_GID, VIDEO_GID = 992, 44
-JOURNAL = "journalctl -k -b 0 -o json --all --output-fields=MESSAGE,PRIORITY --no-pager"
-JOURNAL_STARTS = 2.4  # seconds: what the kernel said before is stamped when journald picks it up
-THROTTLE = ("status", "reason_pl1", "reason_pl2", "reason_pl4", "reason_prochot", "reason_ratl", "reason_thermal")
-THROTTLE_ALL = (*THROTTLE, "reason_vr_tdc", "reason_vr_thermalert")
-
-Line = tuple[float, int, str]
-
-
-class Host:
-    """A recording that is being put together."""
-
-    def __init__(self, name: str, origin: str, taken_at: str, boot_id: str, uptime: float, kernel: str) -> None:
-        self.name = name
-        self.recording = empty(seconds(taken_at), f"rebuilt: {origin}")
-        self.boot_id = boot_id
-        self.uptime = uptime
-        self.kernel = kernel
-        self.functions: dict[str, Function] = {}
-        self.log: list[Line] = []
-        self.slots: dict[str, str] = {}
-        self._hwmon = 0
-
-    def file(self, path: str, content: Any) -> None:
-        self.recording["files"][path] = content
-
-    def files(self, folder: str, contents: dict[str, Any]) -> None:
-        for name, content in contents.items():
-            self.file(f"{folder}/{name}", content)
-
-    def link(self, path: str, target: str) -> None:
-        self.recording["links"][path] = target
-
-    def command(self, argv: str, stdout: str, rc: int = 0, stderr: str = "") -> None:
-        self.recording["commands"][argv] = {"rc": rc, "stdout": stdout, "stderr": stderr}
-
-    def stat(self, path: str, mode: int, gid: int = 0, rdev: tuple[int, int] = (0, 0)) -> None:
-        self.recording["stats"][path] = {"mode": f"{mode:o}", "uid": 0, "gid": gid, "rdev": list(rdev)}
-
-    def call(self, name: str, value: Any) -> None:
-        self.recording["calls"][name] = value
-
-    def say(self, at: float, text: str, priority: int = 6) -> None:
-        """One kernel message, ``at`` seconds after the start of the boot."""
-        self.log.append((at, priority, text))
-
-    def add(self, *functions: Function) -> None:
-        for function in functions:
-            self.functions[function.bdf] = function
-
-    def path(self, bdf: str) -> str:
-        return pci.device_path(self.functions[bdf], self.functions)
-
-    # -- the machine -----------------------------------------------------------------------------------------------
-
-    def system(
-        self,
-        board: dict[str, str],
-        os_release: dict[str, str],
-        cmdline: str,
-        memory_kib: int,
-        available_kib: int,
-        swap_kib: int = 0,
-        hostname: str = "gpu-host",
-        tainted: int = 0,
-    ) -> None:
-        self.file("/etc/hostname", f"{hostname}\n")
-        self.file("/etc/os-release", "".join(f'{key}="{value}"\n' for key, value in os_release.items()))
-        self.file("/etc/group", f"root:x:0:\nadm:x:4:\nvideo:x:{VIDEO_GID}:\nrender:x:{RENDER_GID}:\n")
-        self.file("/etc/passwd", "root:x:0:0:root:/root:/bin/bash\n")
-        kernel = "/proc/sys/kernel"
-        self.files(
-            kernel,
-            {
-                "hostname": f"{hostname}\n",
-                "osrelease": f"{self.kernel}\n",
-                "ostype": "Linux\n",
-                "version": "#38-Ubuntu SMP PREEMPT_DYNAMIC\n",
-                "tainted": f"{tainted}\n",
-                "random/boot_id": f"{self.boot_id}\n",
-                "dmesg_restrict": "1\n",
-                "hardlockup_panic": "0\n",
-                "panic": "0\n",
-                "numa_balancing": "0\n",
-            },
-        )
-        self.file("/proc/sys/vm/swappiness", "60\n")
-        self.file("/proc/cmdline", f"{cmdline}\n")
-        self.file("/proc/uptime", f"{self.uptime:.2f} {self.uptime * 15:.2f}\n")
-        self.file("/proc/loadavg", "0.02 0.03 0.00 1/512 4242\n")
-        self.file("/proc/version", f"Linux version {self.kernel} (buildd@build) (gcc 15.2.0) #38-Ubuntu SMP\n")
-        self.file(
-            "/proc/meminfo",
-            f"MemTotal:       {memory_kib:>9} kB\nMemFree:        {available_kib - 200000:>9} kB\n"
-            f"MemAvailable:   {available_kib:>9} kB\nBuffers:           65536 kB\nCached:           900000 kB\n"
-            f"AnonPages:        310000 kB\nSwapTotal:      {swap_kib:>9} kB\nSwapFree:       {swap_kib:>9} kB\n"
-            "HugePages_Total:       0\nHugepagesize:       2048 kB\nGPUActive:             0 kB\n",
-        )
-        swap = f"/swap.img file {swap_kib} 0 -2\n" if swap_kib else ""
-        self.file("/proc/swaps", f"Filename Type Size Used Priority\n{swap}")
-        for name in ("memory", "io"):
-            self.file(
-                f"/proc/pressure/{name}",
-                "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
-            )
-        self.link("/sys/class/dmi/id", "../../devices/virtual/dmi/id")
-        self.files("/sys/devices/virtual/dmi/id", {key: f"{value}\n" for key, value in board.items()})
-        self.recording["statvfs"]["/"] = {"size": 983 * GIB, "free": 512 * GIB}
-        self.file("/sys/module/pcie_aspm/parameters/policy", "[default] performance powersave powersupersave \n")
-        self.file("/sys/class/devcoredump/disabled", "0\n")
-        self.process(1, "systemd", "0::/init.scope")
-        self.process(612, "systemd-journal", "0::/system.slice/systemd-journald.service")
-        self.process(1180, "sshd", "0::/system.slice/ssh.service")
-        self.process(2, "kthreadd", "0::/", fds=None)
-
-    def process(self, pid: int, comm: str, cgroup: str, fds: dict[int, str] | None = None, link: bool = True) -> None:
-        """A process; ``fds=None`` with pid 2 is a kernel thread, whose fd folder is empty."""
-        self.file(f"/proc/{pid}/comm", f"{comm}\n")
-        self.file(f"/proc/{pid}/cgroup", f"{cgroup}\n")
-        if pid == 2:
-            self.file(f"/proc/{pid}/fd/", "")
-            return
-        for number, target in ({0: "/dev/null", 1: "socket:[1234]"} | (fds or {})).items():
-            self.link(f"/proc/{pid}/fd/{number}", target)
-
-    def kernel_boots(self, lines: list[Line]) -> None:
-        self.log = [*lines, *self.log]
-
-    # -- processors ------------------------------------------------------------------------------------------------
-
-    def processors(
-        self,
-        fields: list[tuple[str, str]],
-        cpus: int,
-        driver: str,
-        governor: str,
-        governors: str,
-        limits: tuple[int, int],
-        epp: str = "",
-        boost: str | None = "1",
-        current: int | None = None,
-        nodes: dict[int, str] | None = None,
-        extra: dict[str, str] | None = None,
-    ) -> None:
-        """lscpu and cpufreq. limits: hardware minimum and maximum in kHz; driver "" means no cpufreq at all."""
-        width = max(len(name) for name, _ in fields) + 1
-        self.command("lscpu", "".join(f"{name + ':':<{width}} {value}\n" for name, value in fields))
-        document = {"lscpu": [{"field": f"{name}:", "data": value} for name, value in fields]}
-        self.command("lscpu -J", json.dumps(document, indent=3) + "\n")
-        root = "/sys/devices/system/cpu"
-        everything = f"0-{cpus - 1}" if cpus > 1 else "0"
-        self.files(root, {"online": f"{everything}\n", "possible": f"{everything}\n", "present": f"{everything}\n"})
-        self.file(f"{root}/offline", "\n")
-        for node, listed in (nodes or {0: everything}).items():
-            self.file(f"/sys/devices/system/node/node{node}/cpulist", f"{listed}\n")
-        self.file("/sys/devices/system/node/online", "0\n" if not nodes else f"0-{max(nodes)}\n")
-        for cpu in range(cpus):
-            self.file(f"{root}/cpu{cpu}/topology/physical_package_id", "0\n")
-            if driver:
-                self.link(f"{root}/cpu{cpu}/cpufreq", f"../cpufreq/policy{cpu}")
-        if not driver:
-            return
-        for cpu in range(cpus):
-            values = {
-                "affected_cpus": str(cpu),
-                "related_cpus": str(cpu),
-                "scaling_driver": driver,
-                "scaling_governor": governor,
-                "scaling_available_governors": governors,
-                "cpuinfo_min_freq": str(limits[0]),
-                "cpuinfo_max_freq": str(limits[1]),
-                "scaling_min_freq": str(limits[0]),
-                "scaling_max_freq": str(limits[1]),
-                "scaling_cur_freq": str(current or limits[0] + 37 * cpu),
-            }
-            if epp:
-                values["energy_performance_preference"] = epp
-            self.files(f"{root}/cpufreq/policy{cpu}", {name: f"{value}\n" for name, value in values.items()})
-        if boost is not None:
-            self.file(f"{root}/cpufreq/boost", f"{boost}\n")
-        for name, value in (extra or {}).items():
-            self.file(f"{root}/{name}", value)
-
-    # -- network ---------------------------------------------------------------------------------------------------
-
-    def network(self, name: str, bdf: str, address: str, mac: str) -> None:
-        self.call(
-            "psutil.net_if_addrs",
-            {
-                "lo": [[2, "127.0.0.1", "255.0.0.0", None, None]],
-                name: [[2, address, "255.255.255.0", None, None], [17, mac, None, "ff:ff:ff:ff:ff:ff", None]],
-            },
-        )
-        self.call(
-            "psutil.net_if_stats",
-            {"lo": [True, 0, 0, 65536, "up,loopback,running"], name: [True, 2, 10000, 1500, "up,broadcast,running"]},
-        )
-        for interface, state in (("lo", "unknown"), (name, "up")):
-            folder = f"/sys/devices/virtual/net/{interface}" if interface == "lo" else f"{self.path(bdf)}/net/{name}"
-            self.files(folder, {"operstate": f"{state}\n", "carrier": "1\n", "mtu": "1500\n", "type": "1\n"})
-            self.link(f"/sys/class/net/{interface}", "../../" + folder.removeprefix("/sys/"))
-        self.link(f"{self.path(bdf)}/net/{name}/device", f"../../../{bdf}")
-        self.file("/proc/net/route", f"Iface\tDestination\tGateway\n{name}\t00000000\t0100000A\n")
-
-    # -- GPUs ------------------------------------------------------------------------------------------------------
-
-    def xe(self, bdf: str, clocks: tuple[int, int] = (400, 2800), cap_uw: int = 230_000_000, auto: str = "1") -> None:
-        """Driver attributes of a card that xe holds: clocks, throttle reasons, hwmon, engines, interrupts."""
-        folder = self.path(bdf)
-        low, high = clocks
-        for gt, top in ((0, high), (1, 1500)):
-            freq = f"{folder}/tile0/gt{gt}/freq0"
-            values = {
-                "act_freq": 0,
-                "cur_freq": low,
-                "min_freq": low,
-                "max_freq": top,
-                "rp0_freq": top,
-                "rpn_freq": low,
-            }
-            self.files(freq, {name: f"{value}\n" for name, value in {**values, "rpe_freq": low}.items()})
-            self.files(f"{freq}/throttle", dict.fromkeys(THROTTLE_ALL, "0\n"))
-            self.files(
-                f"{folder}/tile0/gt{gt}/gtidle",
-                {
-                    "name": f"gt{gt}-{'rc' if gt == 0 else 'mc'}\n",
-                    "idle_status": "gt-c6\n",
-                    "idle_residency_ms": "1234567\n",
-                },
-            )
-        for engine in ("bcs", "ccs", "rcs"):
-            self.files(
-                f"{folder}/tile0/gt0/engines/{engine}",
-                {"job_timeout_ms": "5000\n", "job_timeout_max": "10000\n", "preempt_timeout_us": "640000\n"},
-            )
-        self.file(f"{folder}/auto_link_downgrade_capable", f"{auto}\n")
-        self.file(f"{folder}/auto_link_downgrade_status", "0\n")
-        number = self._hwmon
-        self._hwmon += 1
-        hwmon = f"{folder}/hwmon/hwmon{number}"
-        self.files(
-            hwmon,
-            {
-                "name": "xe\n",
-                "energy1_input": "482113445\n",
-                "energy1_label": "card\n",
-                "energy2_input": "201334118\n",
-                "energy2_label": "pkg\n",
-                "power1_cap": f"{cap_uw}\n",
-                "power1_label": "card\n",
-                "temp2_input": "41000\n",
-                "temp2_label": "pkg\n",
-                "temp3_input": "44000\n",
-                "temp3_label": "vram\n",
-            },
-        )
-        self.link(f"{hwmon}/device", f"../../../{bdf}")
-        self.link(f"/sys/class/hwmon/hwmon{number}", "../../" + hwmon.removeprefix("/sys/"))
-
-    def interrupt(self, bdf: str, irq: int, cpu: int) -> None:
-        self.file(f"{self.path(bdf)}/msi_irqs/{irq}", "msix\n")
-        self.files(f"/proc/irq/{irq}", {"effective_affinity_list": f"{cpu}\n", "smp_affinity_list": f"{cpu}\n"})
-
-    def nodes(self) -> None:
-        """Device nodes of all functions that have drm minors."""
-        for function in self.functions.values():
-            if function.drm is None:
-                continue
-            for prefix, minor, group, word in (
-                ("card", function.drm[0], VIDEO_GID, "card"),
-                ("renderD", function.drm[1], RENDER_GID, "render"),
-            ):
-                if minor is None:
-                    continue
-                path = f"/dev/dri/{prefix}{minor}"
-                self.file(path, NODE)
-                self.stat(path, 0o020660, group, (226, minor))
-                self.link(f"/dev/dri/by-path/pci-{function.bdf}-{word}", f"../{prefix}{minor}")
-
-    # -- the end ---------------------------------------------------------------------------------------------------
-
-    def finish(self, lspci: bool = True, journal: bool = True) -> dict[str, Any]:
-        for function in self.functions.values():
-            files, links = pci.sysfs(function, self.functions)
-            self.recording["files"].update(files)
-            self.recording["links"].update(links)
-        for slot, address in self.slots.items():
-            self.file(f"/sys/bus/pci/slots/{slot}/address", f"{address}\n")
-        self.nodes()
-        if any(function.driver == "xe" for function in self.functions.values()):
-            self.files(
-                "/sys/module/xe",
-                {"refcnt": "0\n", "parameters/probe_display": "Y\n", "parameters/vram_bar_size": "0\n"},
-            )
-            self.link("/sys/bus/pci/drivers/xe/module", "../../../../module/xe")
-        if lspci:
-            self.command("lspci -D -nn -vv", pci.lspci(list(self.functions.values())))
-        self.log.sort(key=lambda line: line[0])
-        if journal:
-            self.command(JOURNAL, self._journal())
-        self.command("dmesg", "".join(f"[{at:12.6f}] {text}\n" for at, _, text in self.log))
-        return load(dump(self.recording))
-
-    def _journal(self) -> str:
-        booted = seconds(self.recording["taken_at"]) - self.uptime
-        boot = self.boot_id.replace("-", "")
-        lines = []
-        for number, (at, priority, text) in enumerate(self.log):
-            heard = max(at, JOURNAL_STARTS + number * 1e-5)
-            entry = {
-                "__CURSOR": f"s=0f;i={number + 1:x}",
-                "__REALTIME_TIMESTAMP": str(int((booted + heard) * 1e6)),
-                "__MONOTONIC_TIMESTAMP": str(int(heard * 1e6)),
-                "_BOOT_ID": boot,
-                "PRIORITY": str(priority),
-                "MESSAGE": text,
-            }
-            lines.append(json.dumps(entry, ensure_ascii=False))
-        return "".join(f"{line}\n" for line in lines)
-
-
-# -- parts of hosts ----------------------------------------------------------------------------------------------------
-
-
-def root_port(
-    bdf: str,
-    buses: tuple[int, int],
-    device: tuple[str, str],
-    link: Link,
-    irq: int,
-    windows: tuple[Bar, ...],
-    **more: Any,
-) -> Function:
-    """A root port that has AER and ACS, with ACS in the state that the kernel sets when an IOMMU is on."""
-    given: dict[str, Any] = {"aer": True, "acs": (0x5F, 0x1D), "driver": "pcieport", "subsystem": f"{device[0]}:1453"}
-    return Function(
-        bdf,
-        *device,
-        class_code="060400",
-        port_type=ROOT_PORT,
-        link=link,
-        buses=buses,
-        irq=irq,
-        windows=windows,
-        **(given | more),
-    )
-
-
-def battlemage(
-    root: Function,
-    slot_link: Link,
-    device: str,
-    subsystem: str,
-    irq: int,
-    base: int,
-    low: int,
-    bar: int,
-    drm: tuple[int | None, int | None] | None,
-    driver: str = "xe",
-    **more: Any,
-) -> list[Function]:
-    """A Battlemage card below a root port: upstream port e2ff, two inner ports, GPU and audio.
-
-    The inner ports and the GPU say 2.5 GT/s x1 on every host (arc-host-facts A.1, lab-host-facts 6).
-    """
-    assert root.buses is not None
-    domain, first = root.domain, root.buses[0]
-    inert = Link(2.5, 1, 2.5, 1, aspm=L1)
-    common: dict[str, Any] = {"numa": root.numa, "cpus": root.cpus, **more}
-
-    def at(bus: int, rest: str = "00.0") -> str:
-        return f"{domain}:{first + bus:02x}:{rest}"
-
-    pref = Bar(0, base, bar, "pref64")
-    bridge: dict[str, Any] = {
-        "class_code": "060400",
-        "driver": "pcieport",
-        "aer": True,
-        "subsystem": "8086:0000",
-        **common,
-    }
-    upstream = Function(
-        at(0),
-        "8086",
-        "e2ff",
-        port_type=UPSTREAM,
-        parent=root.bdf,
-        revision=1,
-        link=slot_link,
-        buses=(first + 1, first + 3),
-        irq=irq,
-        l1ss=True,
-        windows=(Bar(0, low, 32 << 20, "mem32"), pref),
-        link_files={"clkpm": 0, "l0s_aspm": 0, "l1_aspm": 0, "l1_1_aspm": 0, "l1_1_pcipm": 0},
-        **bridge,
-    )
-    gpu_port = Function(
-        at(1, "01.0"),
-        "8086",
-        "e2f0",
-        port_type=DOWNSTREAM,
-        parent=upstream.bdf,
-        link=inert,
-        buses=(first + 2, first + 2),
-        irq=irq + 1,
-        acs=(0x5F, 0x1D),
-        windows=(Bar(0, low, 16 << 20, "mem32"), pref),
-        **bridge,
-    )
-    audio_port = Function(
-        at(1, "02.0"),
-        "8086",
-        "e2f1",
-        port_type=DOWNSTREAM,
-        parent=upstream.bdf,
-        link=inert,
-        buses=(first + 3, first + 3),
-        irq=irq + 2,
-        acs=(0x5F, 0x1D),
-        windows=(Bar(0, low + (16 << 20), 1 << 20, "mem32"),),
-        **bridge,
-    )
-    gpu = Function(
-        at(2),
-        "8086",
-        device,
-        "030000",
-        ENDPOINT,
-        parent=gpu_port.bdf,
-        subsystem=subsystem,
-        link=inert,
-        bars=(Bar(0, low, 16 << 20), Bar(2, base, bar, "pref64")),
-        aer=True,
-        rebar=True,
-        vfs=24 if bar > 256 << 20 else 0,
-        irq=irq + 3,
-        boot_vga="0",
-        drm=drm,
-        driver=driver,
-        module="xe",
-        link_files={"l1_aspm": 0},
-        **common,
-    )
-    audio = Function(
-        at(3),
-        "8086",
-        "e2f7",
-        "040300",
-        ENDPOINT,
-        parent=audio_port.bdf,
-        subsystem=subsystem,
-        link=inert,
-        bars=(Bar(0, low + (16 << 20), 16 << 10),),
-        irq=irq + 4,
-        driver="snd_hda_intel",
-        module="snd_hda_intel",
-        link_files={"l1_aspm": 0},
-        **common,
-    )
-    return [upstream, gpu_port, audio_port, gpu, audio]
-
-
-def card(host: Host, root: Function, slot_link: Link, device: str, subsystem: str, number: int, **more: Any) -> str:
-    """Add a root port and its Battlemage card to a host; the address of the GPU comes back."""
-    given: dict[str, Any] = {
-        "irq": 60 + 8 * number,
-        "base": root.windows[1].base,
-        "low": root.windows[0].base,
-        "bar": 32 * GIB,
-        "drm": (1 + number, 128 + number),
-    }
-    functions = battlemage(root, slot_link, device, subsystem, **(given | more))
-    host.add(root, *functions)
-    gpu = functions[3]
-    if gpu.driver == "xe":
-        host.xe(gpu.bdf)
-        host.interrupt(gpu.bdf, gpu.irq, (5 + 16 * number) % 32 if number else 5)
-    return gpu.bdf
-
-
-def windows(low: int, base: int, size: int) -> tuple[Bar, Bar]:
-    return Bar(0, low, 32 << 20, "mem32"), Bar(0, base, size, "pref64")
-
-
-def nvme(root: Function, link: Link, ids: tuple[str, str], irq: int, name: str, **more: Any) -> Function:
-    assert root.buses is not None
-    return Function(
-        f"{root.domain}:{root.buses[0]:02x}:00.0",
-        *ids,
-        class_code="010802",
-        port_type=ENDPOINT,
-        parent=root.bdf,
-        subsystem=f"{ids[0]}:a801",
-        link=link,
-        bars=(Bar(0, root.windows[0].base, 16 << 10),),
-        aer=True,
-        irq=irq,
-        driver="nvme",
-        module="nvme",
-        name=name,
-        **more,
-    )
-
-
-def host_bridge(bdf: str, ids: tuple[str, str], name: str, **more: Any) -> Function:
-    return Function(bdf, *ids, class_code="060000", name=name, **more)
-
-
-def display_bmc(root: Function, card_number: int, **more: Any) -> list[Function]:
-    """The board's management controller with its small display adapter (no render node)."""
-    assert root.buses is not None
-    first = root.buses[0]
-    bridge = Function(
-        f"{root.domain}:{first:02x}:00.0",
-        "1a03",
-        "1150",
-        "060400",
-        UPSTREAM,
-        parent=root.bdf,
-        revision=6,
-        buses=(first + 1, first + 1),
-        windows=(Bar(0, root.windows[0].base, 32 << 20, "mem32"),),
-        name="AST1150 PCI-to-PCI Bridge",
-        **more,
-    )
-    adapter = Function(
-        f"{root.domain}:{first + 1:02x}:00.0",
-        "1a03",
-        "2000",
-        "030000",
-        parent=bridge.bdf,
-        revision=0x52,
-        subsystem="1a03:2000",
-        bars=(Bar(0, root.windows[0].base, 16 << 20, "mem32"),),
-        irq=40,
-        driver="ast",
-        module="ast",
-        boot_vga="1",
-        drm=(card_number, None),
-        name="ASPEED Graphics Family",
-        **more,
-    )
-    return [bridge, adapter]
-
-
-def boot_lines(
-    kernel: str, cmdline: str, board: str, memory: str, cpu: str, roots: list[tuple[str, str]]
-) -> list[Line]:
-    """What every boot says first. roots: host bridges as (name of the ACPI device, first bus)."""
-    lines: list[Line] = [
-        (
-            0.0,
-            5,
-            f"Linux version {kernel} (buildd@lcy02-amd64-031) (gcc 15.2.0) #38-Ubuntu SMP PREEMPT_DYNAMIC",
-        ),
-        (0.0, 6, f"Command line: {cmdline}"),
-        (0.0, 6, "KERNEL supported cpus:"),
-        (0.0, 6, "BIOS-provided physical RAM map:"),
-        (0.0, 6, "NX (Execute Disable) protection: active"),
-        (0.0, 6, f"DMI: {board}"),
-        (0.000012, 6, "tsc: Fast TSC calibration using PIT"),
-        (0.012113, 6, "Using GB pages for direct mapping"),
-        (0.013004, 6, "ACPI: Early table checksum verification disabled"),
-        (0.118302, 5, f"Kernel command line: {cmdline}"),
-        (0.214820, 6, f"Memory: {memory}"),
-        (0.301220, 6, f"smpboot: CPU0: {cpu}"),
-        (0.412201, 6, "devtmpfs: initialized"),
-        (0.514810, 6, "ACPI: bus type PCI registered"),
-        (0.612012, 6, "PCI: Using configuration type 1 for base access"),
-    ]
-    for number, (name, bus) in enumerate(roots):
-        at = 0.801 + 0.02 * number
-        acpi = f"acpi PNP0A08:{number:02x}"
-        lines += [
-            (at, 6, f"ACPI: PCI Root Bridge [{name}] (domain 0000 [bus {bus}-{int(bus, 16) + 31:02x}])"),
-            (
-                at + 0.001,
-                6,
-                f"{acpi}: _OSC: OS supports [ExtendedConfig ASPM ClockPM Segments MSI EDR HPX-Type3]",
-            ),
-            (
-                at + 0.002,
-                6,
-                f"{acpi}: _OSC: OS now controls [PCIeHotplug SHPCHotplug PME AER PCIeCapability LTR DPC]",
-            ),
-            (at + 0.003, 6, f"PCI host bridge to bus 0000:{bus}"),
-        ]
-    return lines
-
-
-SPEED_GBPS = {2.5: 2.0, 5: 4.0, 8: 7.876, 16: 15.753, 32: 31.507}  # per lane, as the kernel counts
-
-
-def _ends(link: Link) -> tuple[tuple[float, int], tuple[float, int]]:
-    return (link.speed, link.width), (link.max_speed, link.max_width)
-
-
-def pci_lines(host: Host, start: float = 0.9, limited: bool = True) -> None:
-    """The scan, the ports with AER, and the link that the kernel finds narrow (which is inside a Battlemage card)."""
-    at = start
-    for function in sorted(host.functions.values(), key=lambda one: one.bdf):
-        at += 0.0007
-        kinds = {ENDPOINT: "PCIe Endpoint", LEGACY: "PCIe Legacy Endpoint", ROOT_PORT: "PCIe Root Port"}
-        kinds |= {UPSTREAM: "PCIe Switch Upstream Port", DOWNSTREAM: "PCIe Switch Downstream Port"}
-        kind = kinds.get(function.port_type if function.port_type is not None else -1, "conventional PCI endpoint")
-        layout = "type 01" if function.bridge else "type 00"
-        host.say(
-            round(at, 6),
-            f"pci {function.bdf}: [{function.vendor}:{function.device}] {layout} class 0x{function.class_code} {kind}",
-        )
-        if limited and function.device == "e2ff" and function.link is not None:
-            link = function.link
-            available, capable = (width * SPEED_GBPS[speed] for speed, width in _ends(link))
-            if available < capable:
-                host.say(
-                    round(at + 0.0003, 6),
-                    f"pci {function.bdf}: {available:.3f} Gb/s available PCIe bandwidth, limited by {link.speed:.1f} "
-                    f"GT/s PCIe x{link.width} link at {function.parent} (capable of {capable:.3f} Gb/s with "
-                    f"{link.max_speed:.1f} GT/s PCIe x{link.max_width} link)",
-                )
-        if limited and function.parent and host.functions[function.parent].device == "e2f0":
-            # the narrowest hop of a Battlemage card is always the one inside it (arc-host-facts C.1)
-            host.say(
-                round(at + 0.0003, 6),
-                f"pci {function.bdf}: 2.000 Gb/s available PCIe bandwidth, limited by 2.5 GT/s PCIe x1 link at "
-                f"{function.parent} (capable of 504.112 Gb/s with 32.0 GT/s PCIe x16 link)",
-            )
-    at = 1.45
-    for function in sorted(host.functions.values(), key=lambda one: one.bdf):
-        if function.driver != "pcieport" or not function.irq or function.port_type != ROOT_PORT:
-            continue
-        host.say(round(at, 6), f"pcieport {function.bdf}: PME: Signaling with IRQ {function.irq}")
-        host.say(round(at + 0.0004, 6), f"pcieport {function.bdf}: AER: enabled with IRQ {function.irq}")
-        at += 0.0011
-
-
-def xe_lines(
-    host: Host, gpus: list[str], guc: str, start: float = 3.6, tile: str = "Tile0: ", huc: str = "8.2.10"
-) -> None:
-    """A healthy probe of every card."""
-    for number, bdf in enumerate(gpus):
-        function = host.functions[bdf]
-        at = start + 0.9 * number
-        size = next(bar.size for bar in function.bars if bar.index == 2)
-        base = next(bar.base for bar in function.bars if bar.index == 2)
-        assert function.drm is not None
-        for offset, text in (
-            (0.0, f"Found battlemage (device ID {function.device}) discrete display version 14.01 stepping B0"),
-            (0.011, f"VISIBLE VRAM: 0x{base:016x}, 0x{size:016x}"),
-            (
-                0.012,
-                f"VRAM[0, 0]: Actual physical size 0x{size:016x}, usable size exclude stolen "
-                f"0x{size - (112 << 20):016x}, CPU accessible size 0x{size:016x}",
-            ),
-            (0.013, f"Total VRAM: 0x{base:016x}, 0x{size:016x}"),
-            (0.140, f"{tile}GT0: Using GuC firmware from xe/bmg_guc_70.bin version {guc}"),
-            (0.210, f"{tile}GT1: Using GuC firmware from xe/bmg_guc_70.bin version {guc}"),
-            (0.216, f"{tile}GT1: Using HuC firmware from xe/bmg_huc.bin version {huc}"),
-            (0.231, f"{tile}GT0: ccs1 fused off"),
-            (0.232, f"{tile}GT0: ccs2 fused off"),
-            (0.233, f"{tile}GT0: ccs3 fused off"),
-        ):
-            host.say(round(at + offset, 6), f"xe {bdf}: [drm] {text}")
-        host.say(round(at + 0.410, 6), f"[drm] Initialized xe 1.1.0 for {bdf} on minor {function.drm[0]}")
-
-
-def late_lines(host: Host, interface: str, bdf: str, disk: str) -> None:
-    """What a boot says after the drivers."""
-    for at, text in (
-        (1.9, f"nvme nvme0: pci function {disk}"),
-        (1.95, "nvme nvme0: 16/0/0 default/read/poll queues"),
-        (2.3, "EXT4-fs (nvme0n1p2): mounted filesystem with ordered data mode. Quota mode: none."),
-        (2.5, "systemd[1]: Inserted module 'autofs4'"),
-        (2.8, "systemd[1]: Starting systemd-journald.service - Journal Service..."),
-        (9.2, f"ixgbe {bdf} {interface}: NIC Link is Up 10 Gbps, Flow Control: RX/TX"),
-        (21.4, "audit: type=1400 apparmor STATUS operation=profile_load profile=unconfined"),
-    ):
-        host.say(at, text)
-
-
-UBUNTU_2604 = {
-    "PRETTY_NAME": "Ubuntu 26.04 LTS",
-    "NAME": "Ubuntu",
-    "VERSION_ID": "26.04",
-    "VERSION_CODENAME": "resolute",
-    "ID": "ubuntu",
-    "ID_LIKE": "debian",
-}
-UBUNTU_2404 = {
-    "PRETTY_NAME": "Ubuntu 24.04.3 LTS",
-    "NAME": "Ubuntu",
-    "VERSION_ID": "24.04",
-    "VERSION_CODENAME": "noble",
-    "ID": "ubuntu",
-    "ID_LIKE": "debian",
-}
-
-
-def lscpu_amd(
-    model: str, cpus: int, cores: int, family: str, maximum: str, minimum: str, l3: str
-) -> list[tuple[str, str]]:
-    return [
-        ("Architecture", "x86_64"),
-        ("CPU op-mode(s)", "32-bit, 64-bit"),
-        ("Address sizes", "48 bits physical, 48 bits virtual"),
-        ("Byte Order", "Little Endian"),
-        ("CPU(s)", str(cpus)),
-        ("On-line CPU(s) list", f"0-{cpus - 1}"),
-        ("Vendor ID", "AuthenticAMD"),
-        ("Model name", model),
-        ("CPU family", family),
-        ("Model", "8"),
-        ("Thread(s) per core", str(cpus // cores)),
-        ("Core(s) per socket", str(cores)),
-        ("Socket(s)", "1"),
-        ("Stepping", "2"),
-        ("Frequency boost", "enabled"),
-        ("CPU(s) scaling MHz", "61%"),
-        ("CPU max MHz", maximum),
-        ("CPU min MHz", minimum),
-        ("BogoMIPS", "7985.00"),
-        ("Virtualization", "AMD-V"),
-        ("L1d cache", f"{cores * 32} KiB ({cores} instances)"),
-        ("L3 cache", l3),
-        ("NUMA node(s)", "1"),
-        ("NUMA node0 CPU(s)", f"0-{cpus - 1}"),
-        ("Vulnerability Spectre v2", "Mitigation; Enhanced / Automatic IBRS"),
-    ]
-
-
-def smi_uuid(bdf: str, device: str) -> str:
-    """UUID as xpu-smi prints it: bus in the third group, device and vendor in the last one."""
-    return f"00000000-0000-00{bdf.split(':')[1]}-0000-0000{device}8086"
-
-
-def smi_version(version: str, build: str, loader: str) -> str:
-    return (
-        f"CLI:\n    Version: {version}\n    Build ID: {build}\n\n"
-        f"Service:\n    Version: {version}\n    Build ID: {build}\n    Level Zero Version: {loader}\n"
-    )
-
-
-def smi_json(host: Host, gpus: list[str], name: str, state: str | None = "normal") -> str:
-    devices = []
-    for number, bdf in enumerate(gpus):
-        function = host.functions[bdf]
-        entry: dict[str, Any] = {
-            "device_function_type": "physical",
-            "device_id": number,
-            "device_name": name,
-            "device_type": "GPU",
-            "drm_device": f"/dev/dri/card{function.drm[0]}" if function.drm else "",
-            "pci_bdf_address": bdf,
-            "pci_device_id": f"0x{function.device}",
-            "uuid": smi_uuid(bdf, function.device),
-            "vendor_name": "Intel(R) Corporation",
-        }
-        if state is not None:
-            entry["device_state"] = state
-        devices.append(dict(sorted(entry.items())))
-    return json.dumps({"device_list": devices}, indent=4) + "\n"
-
-
-def smi_table(host: Host, gpus: list[str], name: str, state: str | None = "normal") -> str:
-    border = f"+{'-' * 11}+{'-' * 86}+\n"
-
-    def row(first: str, text: str) -> str:
-        return f"| {first:<9} | {text:<84} |\n"
-
-    text = border + row("Device ID", "Device Information") + border
-    for number, bdf in enumerate(gpus):
-        function = host.functions[bdf]
-        rows = [f"Device Name: {name}"]
-        rows += [f"Device State: {state}"] if state is not None else []
-        rows += [
-            "Vendor Name: Intel(R) Corporation",
-            f"SOC UUID: {smi_uuid(bdf, function.device)}",
-            f"PCI BDF Address: {bdf}",
-            f"DRM Device: /dev/dri/card{function.drm[0] if function.drm else ''}",
-            "Function Type: physical",
-        ]
-        text += "".join(row(str(number) if index == 0 else "", line) for index, line in enumerate(rows)) + border
-    return text
-
-
-# -- hosts -------------------------------------------------------------------------------------------------------------
 
 
 def four_card_gen4() -> Host:
@@ -1084,7 +314,940 @@ def two_card_gen5() -> Host:
     return host
 
 
-HOSTS: tuple[Callable[[], Host], ...] = (four_card_gen4, two_card_gen5)
+def small(
+    host: Host,
+    *,
+    interface: str = "enp4s0",
+    address: str = "10.0.0.20",
+    bus: int = 4,
+    root: str = "00:01.2",
+    ids: tuple[str, str] = ("1022", "1483"),
+    limit: float = 16,
+) -> tuple[str, str]:
+    """The rest of a desktop board: a network card and a disk on root ports of their own; their addresses come back."""
+    first = int(root[:2], 16)
+    network_port = root_port(
+        f"0000:{root}", (bus, bus), ids, Link(limit, 1, 2.5, 1), 31, windows(0xFA000000, 0, 0)[:1], name="GPP Bridge"
+    )
+    network = Function(
+        f"0000:{bus:02x}:00.0",
+        "10ec",
+        "8125",
+        "020000",
+        ENDPOINT,
+        parent=network_port.bdf,
+        subsystem="10ec:0123",
+        link=Link(5, 1, 2.5, 1),
+        bars=(Bar(2, 0xFA000000, 64 << 10),),
+        aer=True,
+        irq=46,
+        driver="r8169",
+        module="r8169",
+        name="RTL8125 2.5GbE Controller",
+    )
+    disk_port = root_port(
+        f"0000:{root[:5]}4",
+        (bus + 1, bus + 1),
+        ids,
+        Link(limit, 4, min(limit, 16), 4),
+        32,
+        windows(0xFC000000, 0, 0)[:1],
+    )
+    link = Link(16, 4, min(limit, 16), 4)
+    disk = nvme(disk_port, link, ("144d", "a80a"), 45, "NVMe SSD Controller PM9A1/PM9A3/980PRO")
+    host.add(network_port, network, disk_port, disk)
+    host.network(interface, network.bdf, address, "02:00:00:00:00:" + address.rpartition(".")[2])
+    assert network.bus > first
+    return network.bdf, disk.bdf
+
+
+def desktop(vendor: str, board: str, bios: str, date: str) -> dict[str, str]:
+    return {
+        "board_vendor": vendor,
+        "board_name": board,
+        "sys_vendor": vendor,
+        "product_name": board,
+        "bios_vendor": "American Megatrends International, LLC.",
+        "bios_version": bios,
+        "bios_date": date,
+        "chassis_type": "3",
+    }
+
+
+def one_card_b450_x8() -> Host:
+    """One B70 on a B450 board whose slot gives Gen4 x8, which is normal there (lab-host-facts 2.1, 6; case 21)."""
+    host = Host(
+        "one-card-b450-x8",
+        "a one-card B450 host (community link note of the B70 lab; snailium/llama.cpp-sycl-intel-b70), healthy state",
+        "2026-09-20T10:00:00Z",
+        "2d1e4f60-7788-4a9b-8c0d-1e2f3a4b5c6d",
+        7_211.5,
+        "7.0.0-27-generic",
+    )
+    cmdline = "BOOT_IMAGE=/vmlinuz-7.0.0-27-generic root=UUID=0a1b2c3d-0000-4000-8000-000000000003 ro quiet"
+    host.system(
+        desktop("ASUSTeK COMPUTER INC.", "ROG STRIX B450-F GAMING", "5901", "02/20/2025"),
+        UBUNTU_2604,
+        cmdline,
+        65_700_000,
+        62_100_000,
+        swap_kib=8_388_604,
+        hostname="b450",
+    )
+    host.processors(
+        lscpu_amd("AMD Ryzen 7 5800X 8-Core Processor", 16, 8, "25", "4850.1951", "2200.0000", "32 MiB (1 instance)"),
+        16,
+        "amd-pstate-epp",
+        "powersave",
+        "performance powersave",
+        (550_000, 4_850_000),
+        epp="balance_performance",
+        extra={"amd_pstate/status": "active\n"},
+    )
+    root = root_port(
+        "0000:00:03.1",
+        (0x0A, 0x0D),
+        ("1022", "1483"),
+        Link(16, 8, 16, 8, aspm=L0S | L1),
+        33,
+        windows(0xE0000000, 0x7000000000, 32 * GIB),
+        name="Starship/Matisse GPP Bridge",
+    )
+    gpu = card(host, root, Link(32, 16, 16, 8, aspm=L0S | L1), "e223", "8086:1701", 0, drm=(0, 128))
+    host.add(host_bridge("0000:00:00.0", ("1022", "1480"), "Starship/Matisse Root Complex"))
+    network, disk = small(host)
+    host.kernel_boots(
+        boot_lines(
+            host.kernel,
+            cmdline,
+            "ASUS ROG STRIX B450-F GAMING, BIOS 5901 02/20/2025",
+            "65,700,000K/67,043,228K available",
+            "AMD Ryzen 7 5800X 8-Core Processor",
+            [("PCI0", "00")],
+        )
+    )
+    pci_lines(host)
+    xe_lines(host, [gpu], "70.54.0")
+    late_lines(host, "enp4s0", network, disk)
+    host.command("xpu-smi -v", smi_version("2.0.0.20250225", "8389eee7", "1.28.6"))
+    host.command("xpu-smi discovery -j", smi_json(host, [gpu], "Intel(R) Arc(TM) Pro B70 Graphics"))
+    host.command("xpu-smi discovery", smi_table(host, [gpu], "Intel(R) Arc(TM) Pro B70 Graphics"))
+    return host
+
+
+def one_card_x399_gen3() -> Host:
+    """One B70 on a Gen3 x16 slot of an X399 board, with the bus numbers of the report (case 38; IOMMU off)."""
+    host = Host(
+        "one-card-x399-gen3",
+        "hotschmoe/b70_ai_things (X399, Gen3 x16, IOMMU off in the BIOS), healthy state, one of its cards",
+        "2026-08-02T10:00:00Z",
+        "3e2f5061-8899-4bac-9d1e-2f3a4b5c6d7e",
+        9_800.25,
+        "7.1.0-7-generic",
+    )
+    cmdline = "BOOT_IMAGE=/vmlinuz-7.1.0-7-generic root=UUID=0a1b2c3d-0000-4000-8000-000000000004 ro"
+    host.system(
+        desktop("ASRock", "X399 Taichi", "P3.90", "12/04/2019"),
+        UBUNTU_2604,
+        cmdline,
+        65_800_000,
+        63_000_000,
+        hostname="x399",
+    )
+    host.processors(
+        lscpu_amd(
+            "AMD Ryzen Threadripper 1950X 16-Core Processor",
+            32,
+            16,
+            "23",
+            "3400.0000",
+            "2200.0000",
+            "32 MiB (4 instances)",
+        ),
+        32,
+        "acpi-cpufreq",
+        "schedutil",
+        "conservative ondemand userspace powersave performance schedutil",
+        (2_200_000, 3_400_000),
+    )
+    root = root_port(
+        "0000:00:03.1",
+        (0x08, 0x0B),
+        ("1022", "1453"),
+        Link(8, 16, 8, 16, aspm=L0S | L1),
+        33,
+        windows(0xE0000000, 0x9000000000, 32 * GIB),
+        acs=None,
+        name="Family 17h (Models 00h-0fh) PCIe GPP Bridge",
+    )
+    gpu = card(host, root, Link(32, 16, 8, 16, aspm=L0S | L1), "e223", "8086:1701", 0, drm=(0, 128))
+    host.add(host_bridge("0000:00:00.0", ("1022", "1450"), "Family 17h (Models 00h-0fh) Root Complex"))
+    network, disk = small(host, ids=("1022", "1453"), limit=8)
+    host.kernel_boots(
+        boot_lines(
+            host.kernel,
+            cmdline,
+            "ASRock X399 Taichi, BIOS P3.90 12/04/2019",
+            "65,800,000K/67,043,228K available",
+            "AMD Ryzen Threadripper 1950X",
+            [("S0D0", "00")],
+        )
+    )
+    pci_lines(host)
+    xe_lines(host, [gpu], "70.54.0")
+    late_lines(host, "enp4s0", network, disk)
+    host.command("xpu-smi -v", smi_version("2.0.0.20250225", "8389eee7", "1.28.6"))
+    host.command("xpu-smi discovery -j", smi_json(host, [gpu], "Intel(R) Arc(TM) Pro B70 Graphics"))
+    host.command("xpu-smi discovery", smi_table(host, [gpu], "Intel(R) Arc(TM) Pro B70 Graphics"))
+    return host
+
+
+def small_bar() -> Host:
+    """A B580 whose resizable BAR is off in the BIOS (case 13)."""
+    host = Host(
+        "small-bar",
+        "intel/compute-runtime#872 (B580, kernel 6.14.0-35, resizable BAR off)",
+        "2025-11-10T10:00:00Z",
+        "4f306172-99aa-4cbd-8e2f-3a4b5c6d7e8f",
+        1_830.75,
+        "6.14.0-35-generic",
+    )
+    cmdline = "BOOT_IMAGE=/vmlinuz-6.14.0-35-generic root=UUID=0a1b2c3d-0000-4000-8000-000000000005 ro quiet splash"
+    host.system(
+        desktop("Micro-Star International Co., Ltd.", "MAG X570 TOMAHAWK WIFI", "1.D0", "07/28/2023"),
+        UBUNTU_2404,
+        cmdline,
+        32_800_000,
+        30_000_000,
+        swap_kib=2_097_148,
+        hostname="smallbar",
+    )
+    host.processors(
+        lscpu_amd(
+            "AMD Ryzen 9 5900X 12-Core Processor", 24, 12, "25", "4950.1948", "2200.0000", "64 MiB (2 instances)"
+        ),
+        24,
+        "amd-pstate-epp",
+        "powersave",
+        "performance powersave",
+        (550_000, 4_950_000),
+        epp="balance_performance",
+        extra={"amd_pstate/status": "active\n"},
+    )
+    root = root_port(
+        "0000:00:03.1",
+        (0x19, 0x1C),
+        ("1022", "1483"),
+        Link(16, 16, 16, 8, aspm=L0S | L1),
+        33,
+        windows(0xE0000000, 0xD0000000 - (256 << 20), 256 << 20),
+        name="Starship/Matisse GPP Bridge",
+    )
+    gpu = card(
+        host,
+        root,
+        Link(16, 8, 16, 8, aspm=L0S | L1),
+        "e20b",
+        "1849:6020",
+        0,
+        drm=(0, 128),
+        bar=256 << 20,
+        bar_max=16 * GIB,
+    )
+    host.add(host_bridge("0000:00:00.0", ("1022", "1480"), "Starship/Matisse Root Complex"))
+    network, disk = small(host)
+    host.kernel_boots(
+        boot_lines(
+            host.kernel,
+            cmdline,
+            "Micro-Star International Co., Ltd. MS-7C84, BIOS 1.D0 07/28/2023",
+            "32,800,000K/33,488,800K available",
+            "AMD Ryzen 9 5900X 12-Core Processor",
+            [("PCI0", "00")],
+        )
+    )
+    pci_lines(host)
+    xe_lines(host, [gpu], "70.44.1", tile="", vram=12 * GIB)
+    host.say(3.605, f"xe {gpu}: [drm] Attempting to resize bar from 256MiB -> 16384MiB")
+    host.say(
+        3.606,
+        f"xe {gpu}: [drm] Failed to resize BAR2 to 16384M (-ENOSPC). Consider enabling 'Resizable BAR' support "
+        "in your BIOS",
+    )
+    late_lines(host, "enp4s0", network, disk)
+    # Level Zero refuses a small BAR, so the tool sees no device (arc-host-facts A.1, B.2)
+    host.command("xpu-smi -v", smi_version("1.3.1.20250724", "1a2b3c4d", "1.24.1"))
+    host.command("xpu-smi discovery -j", '{\n    "device_list": null\n}\n')
+    host.command("xpu-smi discovery", "No device discovered\n")
+    return host
+
+
+def radeon(
+    root: Function,
+    slot_link: Link,
+    device: str,
+    subsystem: str,
+    irq: int,
+    drm: tuple[int, int],
+    inner: Link,
+    bar: int,
+    **more: Any,
+) -> list[Function]:
+    """A Radeon below a root port: its two bridges 1478 and 1479, GPU and audio; the inner link flatters (case 32)."""
+    assert root.buses is not None
+    first, low, base = root.buses[0], root.windows[0].base, root.windows[1].base
+    common: dict[str, Any] = {"numa": root.numa, **more}
+    spans = (Bar(0, low, 16 << 20, "mem32"), Bar(0, base, bar + (2 << 20), "pref64"))
+
+    def at(bus: int, rest: str = "00.0") -> str:
+        return f"{root.domain}:{first + bus:02x}:{rest}"
+
+    upstream = Function(
+        at(0),
+        "1002",
+        "1478",
+        "060400",
+        UPSTREAM,
+        parent=root.bdf,
+        revision=0x24,
+        link=slot_link,
+        irq=irq,
+        aer=root.aer,
+        buses=(first + 1, first + 2),
+        driver="pcieport",
+        windows=spans,
+        subsystem="1002:1478",
+        l1ss=True,
+        name="Navi 10 XL Upstream Port of PCI Express Switch",
+        **common,
+    )
+    downstream = Function(
+        at(1),
+        "1002",
+        "1479",
+        "060400",
+        DOWNSTREAM,
+        parent=upstream.bdf,
+        revision=0x24,
+        link=inner,
+        irq=irq + 1,
+        aer=root.aer,
+        acs=(0x2F, 0x0D) if root.acs else None,
+        buses=(first + 2, first + 2),
+        driver="pcieport",
+        windows=spans,
+        subsystem="1002:1479",
+        name="Navi 10 XL Downstream Port of PCI Express Switch",
+        **common,
+    )
+    gpu = Function(
+        at(2),
+        "1002",
+        device,
+        "030000",
+        LEGACY,
+        parent=downstream.bdf,
+        revision=0xC0,
+        subsystem=subsystem,
+        link=inner,
+        bars=(Bar(0, base, bar, "pref64"), Bar(2, base + bar, 2 << 20, "pref64"), Bar(5, low, 512 << 10, "mem32")),
+        aer=root.aer,
+        irq=irq + 2,
+        driver="amdgpu",
+        module="amdgpu",
+        boot_vga="1",
+        drm=drm,
+        extra={"_multi": True},
+        **common,
+    )
+    audio = Function(
+        at(2, "00.1"),
+        "1002",
+        "ab40",
+        "040300",
+        LEGACY,
+        parent=downstream.bdf,
+        subsystem="1002:ab40",
+        link=inner,
+        bars=(Bar(0, low + (1 << 20), 16 << 10, "mem32"),),
+        irq=irq + 3,
+        driver="snd_hda_intel",
+        module="snd_hda_intel",
+        aer=root.aer,
+        name="Navi 48 HDMI/DP Audio Controller",
+        **common,
+    )
+    return [upstream, downstream, gpu, audio]
+
+
+def amdgpu_lines(host: Host, gpu: str, minor: int, vram: str) -> None:
+    for at, text in (
+        (3.2, "[drm] amdgpu kernel modesetting enabled."),
+        (3.3, f"amdgpu {gpu}: enabling device (0006 -> 0007)"),
+        (3.4, f"amdgpu {gpu}: VRAM: {vram} used"),
+        (3.5, f"amdgpu {gpu}: SMU is initialized successfully!"),
+        (3.9, f"amdgpu {gpu}: [drm] Initialized amdgpu 3.64.0 for {gpu} on minor {minor}"),
+    ):
+        host.say(at, text)
+
+
+def amd_card() -> Host:
+    """A Radeon RX 9070 XT at Gen4 x16: the GPU's own link reads 32 GT/s x16 whatever the slot gives (case 32)."""
+    host = Host(
+        "amd-card",
+        "ilya-zlobintsev/LACT#593 (RX 9070 XT), with the link at the slot as it should be",
+        "2025-06-12T10:00:00Z",
+        "50417283-aabb-4dce-9f30-4b5c6d7e8f90",
+        5_400.5,
+        "6.14.0-29-generic",
+    )
+    cmdline = "BOOT_IMAGE=/vmlinuz-6.14.0-29-generic root=UUID=0a1b2c3d-0000-4000-8000-000000000006 ro quiet"
+    host.system(
+        desktop("Gigabyte Technology Co., Ltd.", "X570 AORUS ELITE", "F39", "03/22/2024"),
+        UBUNTU_2404,
+        cmdline,
+        32_800_000,
+        30_000_000,
+        hostname="radeon",
+    )
+    host.processors(
+        lscpu_amd("AMD Ryzen 7 5800X3D 8-Core Processor", 16, 8, "25", "4548.0000", "2200.0000", "96 MiB (1 instance)"),
+        16,
+        "amd-pstate-epp",
+        "powersave",
+        "performance powersave",
+        (550_000, 4_548_000),
+        epp="balance_performance",
+        extra={"amd_pstate/status": "active\n"},
+    )
+    root = root_port(
+        "0000:00:03.1",
+        (0x2D, 0x2F),
+        ("1022", "1483"),
+        Link(16, 16, 16, 16),
+        33,
+        windows(0xE0000000, 0x7000000000, 16 * GIB),
+        name="Starship/Matisse GPP Bridge",
+    )
+    parts = radeon(root, Link(32, 16, 16, 16), "7550", "1da2:e490", 60, (1, 128), Link(32, 16, 32, 16), 16 * GIB)
+    host.add(root, *parts, host_bridge("0000:00:00.0", ("1022", "1480"), "Starship/Matisse Root Complex"))
+    network, disk = small(host)
+    host.kernel_boots(
+        boot_lines(
+            host.kernel,
+            cmdline,
+            "Gigabyte X570 AORUS ELITE, BIOS F39 03/22/2024",
+            "32,800,000K/33,488,800K available",
+            "AMD Ryzen 7 5800X3D 8-Core Processor",
+            [("PCI0", "00")],
+        )
+    )
+    pci_lines(host)
+    amdgpu_lines(host, parts[2].bdf, 1, "16304M 0x0000008000000000 - 0x00000083FAFFFFFF (16304M")
+    late_lines(host, "enp4s0", network, disk)
+    return host
+
+
+LSCPU_ARM = [
+    ("Architecture", "aarch64"),
+    ("CPU op-mode(s)", "32-bit, 64-bit"),
+    ("Byte Order", "Little Endian"),
+    ("CPU(s)", "4"),
+    ("On-line CPU(s) list", "0-3"),
+    ("Vendor ID", "ARM"),
+    ("Model name", "Cortex-A76"),
+    ("Model", "1"),
+    ("Thread(s) per core", "1"),
+    ("Core(s) per cluster", "4"),
+    ("Socket(s)", "-"),
+    ("Cluster(s)", "1"),
+    ("Stepping", "r4p1"),
+    ("CPU(s) scaling MHz", "100%"),
+    ("CPU max MHz", "2400.0000"),
+    ("CPU min MHz", "1500.0000"),
+    ("BogoMIPS", "108.00"),
+    ("L3 cache", "2 MiB (1 instance)"),
+    ("NUMA node(s)", "1"),
+    ("NUMA node0 CPU(s)", "0-3"),
+]
+
+
+def arm_one_lane() -> Host:
+    """A Radeon RX 9060 XT on an Arm board whose root port has one lane (case 34)."""
+    host = Host(
+        "arm-one-lane",
+        "geerlingguy/raspberry-pi-pcie-devices#741 (RX 9060 XT on an Arm host with one lane)",
+        "2025-08-04T10:00:00Z",
+        "61528394-bbcc-4edf-8041-5c6d7e8f90a1",
+        2_400.5,
+        "6.12.41-v8-16k+",
+    )
+    cmdline = "console=tty1 root=PARTUUID=0a1b2c3d-02 rootfstype=ext4 fsck.repair=yes rootwait"
+    debian = {
+        "PRETTY_NAME": "Debian GNU/Linux 12 (bookworm)",
+        "NAME": "Debian GNU/Linux",
+        "VERSION_ID": "12",
+        "ID": "debian",
+    }
+    host.system({}, debian, cmdline, 16_460_000, 15_200_000, hostname="armboard")
+    for path in [path for path in host.recording["links"] if "/dmi/" in path]:
+        del host.recording["links"][path]  # no DMI on a board that boots with a device tree
+    host.file("/proc/device-tree/model", "Single-lane Arm board\0")
+    host.processors(
+        LSCPU_ARM,
+        4,
+        "cpufreq-dt",
+        "ondemand",
+        "conservative ondemand userspace powersave performance schedutil",
+        (1_500_000, 2_400_000),
+        boost=None,
+        current=2_400_000,
+    )
+    root = Function(
+        "0000:00:00.0",
+        "14e4",
+        "2712",
+        "060400",
+        ROOT_PORT,
+        revision=0x21,
+        link=Link(5, 1, 2.5, 1, enabled=L1),
+        irq=38,
+        buses=(0x01, 0x03),
+        driver="pcieport",
+        aer=True,
+        name="BCM2712 PCIe Bridge",
+        subsystem="14e4:2712",
+        windows=windows(0x80000000, 0x1800000000, 256 << 20),
+    )
+    parts = radeon(
+        root, Link(32, 16, 2.5, 1, enabled=L1), "7590", "1eae:8720", 60, (1, 128), Link(32, 16, 32, 16), 256 << 20
+    )
+    host.add(root, *parts)
+    network = Function(
+        "0001:01:00.0",
+        "1de4",
+        "0001",
+        "020000",
+        ENDPOINT,
+        parent="0001:00:00.0",
+        link=Link(5, 4, 5, 4),
+        driver="rp1",
+        irq=47,
+    )
+    south = replace(root, bdf="0001:00:00.0", link=Link(5, 4, 5, 4), buses=(1, 1), irq=39, windows=())
+    host.add(south, network)
+    host.network("eth0", network.bdf, "10.0.0.34", "02:00:00:00:00:34")
+    host.kernel_boots(
+        [
+            (0.0, 6, "Booting Linux on physical CPU 0x0000000000 [0x414fd0b1]"),
+            (0.0, 5, f"Linux version {host.kernel} (serge@build) (gcc 12.2.0) #1 SMP PREEMPT Debian"),
+            (0.0, 6, "Machine model: Single-lane Arm board"),
+            (0.0, 5, f"Kernel command line: {cmdline}"),
+            (0.9, 6, "brcm-pcie 1000110000.pcie: host bridge /axi/pcie@1000110000 ranges:"),
+            (1.0, 6, "brcm-pcie 1000110000.pcie: PCI host bridge to bus 0000:00"),
+            (1.1, 6, "brcm-pcie 1000110000.pcie: link up, 2.5 GT/s PCIe x1 (SSC)"),
+        ]
+    )
+    pci_lines(host)
+    amdgpu_lines(host, parts[2].bdf, 1, "16304M 0x0000008000000000 - 0x00000083FAFFFFFF (16304M")
+    return host
+
+
+LSCPU_ROCKET_LAKE = [
+    ("Architecture", "x86_64"),
+    ("CPU op-mode(s)", "32-bit, 64-bit"),
+    ("Address sizes", "39 bits physical, 48 bits virtual"),
+    ("Byte Order", "Little Endian"),
+    ("CPU(s)", "16"),
+    ("On-line CPU(s) list", "0-15"),
+    ("Vendor ID", "GenuineIntel"),
+    ("Model name", "11th Gen Intel(R) Core(TM) i7-11700K @ 3.60GHz"),
+    ("CPU family", "6"),
+    ("Model", "167"),
+    ("Thread(s) per core", "2"),
+    ("Core(s) per socket", "8"),
+    ("Socket(s)", "1"),
+    ("Stepping", "1"),
+    ("CPU(s) scaling MHz", "24%"),
+    ("CPU max MHz", "5000.0000"),
+    ("CPU min MHz", "800.0000"),
+    ("Virtualization", "VT-x"),
+    ("L3 cache", "16 MiB (1 instance)"),
+    ("NUMA node(s)", "1"),
+    ("NUMA node0 CPU(s)", "0-15"),
+]
+
+
+def two_cards_behind_plx() -> Host:
+    """Two B70 behind one PLX switch on a desktop board (case 56); ACS redirect is on, as the kernel sets it."""
+    host = Host(
+        "two-cards-behind-plx",
+        "intel/compute-runtime#935 (two B70 below one PLX switch, host bridge 8086:4c43), healthy state",
+        "2026-07-06T10:00:00Z",
+        "72639405-ccdd-4fe0-9152-6d7e8f90a1b2",
+        11_400.5,
+        "7.0.0-22-generic",
+    )
+    cmdline = "BOOT_IMAGE=/vmlinuz-7.0.0-22-generic root=UUID=0a1b2c3d-0000-4000-8000-000000000007 ro intel_iommu=on"
+    host.system(
+        desktop("ASUSTeK COMPUTER INC.", "Pro WS W480-ACE", "2105", "07/25/2023"),
+        UBUNTU_2604,
+        cmdline,
+        131_000_000,
+        126_000_000,
+        hostname="plx",
+    )
+    host.processors(
+        LSCPU_ROCKET_LAKE,
+        16,
+        "intel_pstate",
+        "powersave",
+        "performance powersave",
+        (800_000, 5_000_000),
+        epp="balance_performance",
+        boost=None,
+        extra={"intel_pstate/status": "active\n", "intel_pstate/no_turbo": "0\n"},
+    )
+    for cpu in range(16):
+        folder = f"/sys/devices/system/cpu/cpu{cpu}/thermal_throttle"
+        host.files(folder, {f"{what}_throttle_count": "0\n" for what in ("core", "package")})
+    base = 0x6000000000
+    root = root_port(
+        "0000:00:01.0",
+        (0x0A, 0x13),
+        ("8086", "4c01"),
+        Link(16, 16, 8, 16, aspm=L0S | L1),
+        120,
+        (Bar(0, 0x80000000, 128 << 20, "mem32"), Bar(0, base, 64 * GIB, "pref64")),
+        iommu_group=2,
+        subsystem="8086:7270",
+    )
+    plx: dict[str, Any] = {
+        "class_code": "060400",
+        "driver": "pcieport",
+        "aer": True,
+        "revision": 0xCA,
+        "subsystem": "10b5:8747",
+        "name": "PEX 8747 48-Lane, 5-Port PCI Express Gen 3 (8.0 GT/s) Switch",
+    }
+    top = Function(
+        "0000:0a:00.0",
+        "10b5",
+        "8747",
+        port_type=UPSTREAM,
+        parent=root.bdf,
+        link=Link(8, 16, 8, 16, aspm=L0S | L1),
+        buses=(0x0B, 0x13),
+        irq=121,
+        windows=root.windows,
+        iommu_group=3,
+        **plx,
+    )
+    host.add(root, top)
+    gpus = []
+    for number, (rest, first, low) in enumerate((("00.0", 0x0C, 0x80000000), ("10.0", 0x10, 0x84000000))):
+        port = Function(
+            f"0000:0b:{rest}",
+            "10b5",
+            "8747",
+            port_type=DOWNSTREAM,
+            parent=top.bdf,
+            link=Link(8, 16, 8, 16, aspm=L0S | L1),
+            buses=(first, first + 3),
+            irq=122 + number,
+            acs=(0x5F, 0x1D),
+            iommu_group=4 + number,
+            windows=windows(low, base + number * 32 * GIB, 32 * GIB),
+            **plx,
+        )
+        gpus.append(
+            card(
+                host,
+                port,
+                Link(32, 16, 8, 16, aspm=L0S | L1),
+                "e223",
+                "8086:1701",
+                number,
+                drm=(number, 128 + number),
+                iommu_group=10 + number,
+            )
+        )
+    host.add(host_bridge("0000:00:00.0", ("8086", "4c43"), "Rocket Lake Host Bridge"))
+    network, disk = small(host, ids=("8086", "43b8"), bus=4, root="00:1c.0", limit=8)
+    host.kernel_boots(
+        boot_lines(
+            host.kernel,
+            cmdline,
+            "ASUS Pro WS W480-ACE, BIOS 2105 07/25/2023",
+            "131,000,000K/134,148,096K available",
+            "11th Gen Intel(R) Core(TM) i7-11700K",
+            [("PC00", "00")],
+        )
+    )
+    host.say(0.95, "iommu: Default domain type: Translated")
+    pci_lines(host)
+    xe_lines(host, gpus, "70.54.0")
+    late_lines(host, "enp4s0", network, disk)
+    host.command("xpu-smi -v", smi_version("2.0.0.20250225", "8389eee7", "1.28.6"))
+    host.command("xpu-smi discovery -j", smi_json(host, gpus, "Intel(R) Arc(TM) Pro B70 Graphics"))
+    host.command("xpu-smi discovery", smi_table(host, gpus, "Intel(R) Arc(TM) Pro B70 Graphics"))
+    return host
+
+
+def nvidia_host() -> Host:
+    """Two RTX 3090 in slots that both give Gen4 x16, read under load (the sound counterpart of case 35)."""
+    host = Host(
+        "nvidia-host",
+        "noonghunna/club-3090#585 (two RTX 3090), both cards in x16 slots",
+        "2026-03-03T10:00:00Z",
+        "8374a516-ddee-4af1-a263-7e8f90a1b2c3",
+        6_000.5,
+        "6.8.0-90-generic",
+    )
+    cmdline = "BOOT_IMAGE=/vmlinuz-6.8.0-90-generic root=UUID=0a1b2c3d-0000-4000-8000-000000000008 ro quiet"
+    host.system(
+        desktop("Gigabyte Technology Co., Ltd.", "TRX40 AORUS MASTER", "F7", "08/19/2023"),
+        UBUNTU_2404,
+        cmdline,
+        65_800_000,
+        62_000_000,
+        hostname="geforce",
+    )
+    host.processors(
+        lscpu_amd(
+            "AMD Ryzen Threadripper 3960X 24-Core Processor",
+            48,
+            24,
+            "23",
+            "4568.1641",
+            "2200.0000",
+            "128 MiB (8 instances)",
+        ),
+        48,
+        "acpi-cpufreq",
+        "schedutil",
+        "conservative ondemand userspace powersave performance schedutil",
+        (2_200_000, 3_800_000),
+    )
+    for number, (rest, bus) in enumerate((("01.1", 0x05), ("03.1", 0x0A))):
+        root = root_port(
+            f"0000:00:{rest}",
+            (bus, bus),
+            ("1022", "1483"),
+            Link(16, 16, 16, 16),
+            33 + number,
+            windows(0xE0000000 + number * (32 << 20), 0x7000000000 + number * 64 * GIB, 32 * GIB),
+            name="Starship/Matisse GPP Bridge",
+        )
+        low, base = root.windows[0].base, root.windows[1].base
+        gpu = Function(
+            f"0000:{bus:02x}:00.0",
+            "10de",
+            "2204",
+            "030000",
+            LEGACY,
+            parent=root.bdf,
+            revision=0xA1,
+            subsystem="3842:3987",
+            link=Link(16, 16, 16, 16),
+            aer=True,
+            irq=60 + number,
+            driver="nvidia",
+            module="nvidiafb, nouveau, nvidia_drm, nvidia",
+            bars=(
+                Bar(0, low, 16 << 20, "mem32"),
+                Bar(1, base, 32 * GIB, "pref64"),
+                Bar(3, base + 32 * GIB - (32 << 20), 32 << 20, "pref64"),
+            ),
+            boot_vga=str(1 - number),
+            drm=(number, 128 + number),
+            name="GA102 [GeForce RTX 3090]",
+            extra={"_multi": True},
+        )
+        audio = Function(
+            f"0000:{bus:02x}:00.1",
+            "10de",
+            "1aef",
+            "040300",
+            ENDPOINT,
+            parent=root.bdf,
+            revision=0xA1,
+            subsystem="3842:3987",
+            link=Link(16, 16, 16, 16),
+            aer=True,
+            irq=70 + number,
+            driver="snd_hda_intel",
+            module="snd_hda_intel",
+            bars=(Bar(0, low + (16 << 20), 16 << 10, "mem32"),),
+            name="GA102 High Definition Audio Controller",
+        )
+        host.add(root, gpu, audio)
+        host.say(5.0 + number, f"[drm] Initialized nvidia-drm 0.0.0 20160202 for {gpu.bdf} on minor {number}")
+    host.add(host_bridge("0000:00:00.0", ("1022", "1480"), "Starship/Matisse Root Complex"))
+    network, disk = small(host, bus=0x30)
+    host.kernel_boots(
+        boot_lines(
+            host.kernel,
+            cmdline,
+            "Gigabyte TRX40 AORUS MASTER, BIOS F7 08/19/2023",
+            "65,800,000K/67,043,228K available",
+            "AMD Ryzen Threadripper 3960X 24-Core Processor",
+            [("S0D0", "00")],
+        )
+    )
+    pci_lines(host)
+    host.say(4.5, "nvidia: module license 'NVIDIA' taints kernel.", 4)
+    host.say(4.7, "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  580.95.05")
+    late_lines(host, "enp4s0", network, disk)
+    return host
+
+
+LSCPU_VM = [
+    ("Architecture", "x86_64"),
+    ("CPU op-mode(s)", "32-bit, 64-bit"),
+    ("Address sizes", "46 bits physical, 57 bits virtual"),
+    ("Byte Order", "Little Endian"),
+    ("CPU(s)", "16"),
+    ("On-line CPU(s) list", "0-15"),
+    ("Vendor ID", "GenuineIntel"),
+    ("Model name", "Intel(R) Xeon(R) w5-3435X"),
+    ("CPU family", "6"),
+    ("Model", "143"),
+    ("Thread(s) per core", "1"),
+    ("Core(s) per socket", "16"),
+    ("Socket(s)", "1"),
+    ("Stepping", "8"),
+    ("BogoMIPS", "6192.00"),
+    ("Virtualization", "VT-x"),
+    ("Hypervisor vendor", "KVM"),
+    ("Virtualization type", "full"),
+    ("L3 cache", "16 MiB (1 instance)"),
+    ("NUMA node(s)", "1"),
+    ("NUMA node0 CPU(s)", "0-15"),
+]
+
+
+def gpu_vm() -> Host:
+    """A B60 handed through to a KVM guest: the guest sees the GPU alone below a port of the hypervisor (case 57)."""
+    host = Host(
+        "gpu-vm",
+        "intel/llm-scaler#216 (B60 in a KVM guest), one of its cards",
+        "2026-04-14T10:00:00Z",
+        "9485b627-eeff-4b02-b374-8f90a1b2c3d4",
+        3_600.5,
+        "6.17.0-14-generic",
+    )
+    cmdline = "BOOT_IMAGE=/vmlinuz-6.17.0-14-generic root=UUID=0a1b2c3d-0000-4000-8000-000000000009 ro console=ttyS0"
+    host.system(
+        {
+            "board_vendor": "",
+            "board_name": "",
+            "sys_vendor": "QEMU",
+            "product_name": "Standard PC (Q35 + ICH9, 2009)",
+            "bios_vendor": "EFI Development Kit II / OVMF",
+            "bios_version": "4.2025.02-4",
+            "bios_date": "06/23/2025",
+            "chassis_type": "1",
+        },
+        UBUNTU_2404,
+        cmdline,
+        65_700_000,
+        63_000_000,
+        hostname="guest",
+    )
+    host.processors(LSCPU_VM, 16, "", "", "", (0, 0))
+    ports = []
+    for number, (bus, low) in enumerate(((1, 0x80000000), (2, 0x82000000))):
+        ports.append(
+            Function(
+                f"0000:00:02.{number}",
+                "1b36",
+                "000c",
+                "060400",
+                ROOT_PORT,
+                link=Link(16, 32, 16, 16, aspm=L0S),
+                irq=22,
+                buses=(bus, bus),
+                driver="pcieport",
+                aer=True,
+                acs=(0x5F, 0x1D),
+                subsystem="1b36:0000",
+                windows=windows(low, 0x380000000000 + number * 64 * GIB, 32 * GIB),
+                name="QEMU PCIe Root port",
+                extra={"_multi": True},
+            )
+        )
+    gpu = Function(
+        "0000:01:00.0",
+        "8086",
+        "e211",
+        "030000",
+        ENDPOINT,
+        parent=ports[0].bdf,
+        subsystem="8086:1114",
+        link=Link(2.5, 1, 2.5, 1),
+        bars=(Bar(0, 0x80000000, 16 << 20), Bar(2, 0x380000000000, 32 * GIB, "pref64")),
+        aer=True,
+        rebar=True,
+        irq=60,
+        boot_vga="1",
+        drm=(0, 128),
+        driver="xe",
+        module="xe",
+    )
+    network = Function(
+        "0000:02:00.0",
+        "1af4",
+        "1041",
+        "020000",
+        ENDPOINT,
+        parent=ports[1].bdf,
+        subsystem="1af4:1100",
+        revision=1,
+        link=Link(2.5, 1, 2.5, 1),
+        bars=(Bar(4, 0x380000000000 + 64 * GIB, 16 << 10, "pref64"),),
+        irq=61,
+        driver="virtio-pci",
+        name="Virtio 1.0 network device",
+    )
+    host.add(
+        *ports, gpu, network, host_bridge("0000:00:00.0", ("8086", "29c0"), "82G33/G31/P35/P31 Express DRAM Controller")
+    )
+    host.xe(gpu.bdf, clocks=(400, 2400), cap_uw=200_000_000)
+    host.interrupt(gpu.bdf, 60, 3)
+    host.network("enp2s0", network.bdf, "10.0.0.57", "02:00:00:00:00:57")
+    host.kernel_boots(
+        boot_lines(
+            host.kernel,
+            cmdline,
+            "QEMU Standard PC (Q35 + ICH9, 2009), BIOS 4.2025.02-4 06/23/2025",
+            "65,700,000K/67,043,228K available",
+            "Intel(R) Xeon(R) w5-3435X",
+            [("PCI0", "00")],
+        )
+    )
+    host.say(0.1, "Hypervisor detected: KVM")
+    host.say(0.3, "Booting paravirtualized kernel on KVM")
+    pci_lines(host)
+    xe_lines(host, [gpu.bdf], "70.49.4", vram=24 * GIB)
+    host.command("xpu-smi -v", smi_version("1.3.6.20260105", "c2d1a5a0", "1.24.1"))
+    host.command("xpu-smi discovery -j", smi_json(host, [gpu.bdf], "Intel(R) Arc(TM) Pro B60 Graphics", state=None))
+    host.command("xpu-smi discovery", smi_table(host, [gpu.bdf], "Intel(R) Arc(TM) Pro B60 Graphics", state=None))
+    return host
+
+
+HOSTS: tuple[Callable[[], Host], ...] = (
+    four_card_gen4,
+    two_card_gen5,
+    one_card_b450_x8,
+    one_card_x399_gen3,
+    small_bar,
+    amd_card,
+    arm_one_lane,
+    two_cards_behind_plx,
+    nvidia_host,
+    gpu_vm,
+)
 
 
 def main() -> int:

@@ -123,6 +123,7 @@ class Function:
     acs: tuple[int, int] | None = None
     l1ss: bool = False
     rebar: bool = False
+    rebar_max: int = 0
     vfs: int = 0
     numa: int = -1
     cpus: str = ""
@@ -259,8 +260,8 @@ def config(function: Function) -> bytes:
         _put(space, L1SS + 4, "III", 0x0028281F, 0, 0x28)
     if function.rebar:
         size = next(bar.size for bar in function.bars if bar.index == 2)
-        bits = size.bit_length() - 1 - 20
-        _put(space, REBAR + 4, "II", ((1 << bits + 1) - (1 << 8)) << 4 & 0xFFFFFFFF, 2 | 1 << 5 | bits << 8)
+        bits, most = size.bit_length() - 21, max(size, function.rebar_max).bit_length() - 21
+        _put(space, REBAR + 4, "II", ((1 << most + 1) - (1 << 8)) << 4 & 0xFFFFFFFF, 2 | 1 << 5 | bits << 8)
     if function.vfs:
         _put(space, SRIOV + 4, "IHH", 0, 0, 0)
         _put(space, SRIOV + 0x0C, "HHHH", function.vfs, function.vfs, 0, 0)
@@ -515,7 +516,8 @@ def _capabilities(function: Function) -> Iterator[str]:
     if function.rebar:
         yield f"Capabilities: [{REBAR:x} v1] Physical Resizable BAR"
         size = next(bar.size for bar in function.bars if bar.index == 2)
-        steps = [256 << 20 << step for step in range(64) if 256 << 20 << step <= size]
+        most = max(size, function.rebar_max)
+        steps = [256 << 20 << step for step in range(64) if 256 << 20 << step <= most]
         supported = " ".join(f"{step >> 20}MB" if step < 1 << 30 else f"{step >> 30}GB" for step in steps)
         current = f"{size >> 20}MB" if size < 1 << 30 else f"{size >> 30}GB"
         yield f"\tBAR 2: current size: {current}, supported: {supported}"
