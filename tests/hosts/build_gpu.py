@@ -346,7 +346,7 @@ def small(
         name="RTL8125 2.5GbE Controller",
     )
     disk_port = root_port(
-        f"0000:{root[:5]}4",
+        f"0000:{root[:6]}4",
         (bus + 1, bus + 1),
         ids,
         Link(limit, 4, min(limit, 16), 4),
