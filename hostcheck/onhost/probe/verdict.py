@@ -465,10 +465,11 @@ def sentence(trial: Trial, verdict: Verdict) -> str:
         NO_CHANGE: f"no change beyond noise (bound {f['bound']:.1%})",
         INCONCLUSIVE: "inconclusive",
     }[verdict.word]
+    span = f"[{f['ratio_low']:.3f}, {f['ratio_high']:.3f}]"
+    a, b = trial.arms.get("A", "A"), trial.arms.get("B", "B")
     return (
-        f"{trial.metric} ({f['statistic']} of blocks): {claim}; "
-        f"latency of B ({trial.arms.get('B', 'B')}) / latency of A ({trial.arms.get('A', 'A')}) = {f['ratio']:.3f} [{f['ratio_low']:.3f}, {f['ratio_high']:.3f}] "
-        f"over {f['n']} pairs, floor {f['floor']:.1%}"
+        f"{trial.metric} ({f['statistic']} of blocks): {claim}; latency of B ({b}) / latency of A ({a}) = "
+        f"{f['ratio']:.3f} {span} over {f['n']} pairs, floor {f['floor']:.1%}"
     )
 
 
