@@ -1,46 +1,46 @@
-"""Kernel log of this boot: who may read it, whether it is whole, and what it says, folded per device."""
+"""Kernel log of this boot: who may read it, whether it is whole, and what it says, folded per device.
+
+The journal is asked first, since it also keeps what the kernel's own buffer has lost; then ``dmesg``. A refusal, an
+empty answer or text that is no log is never "nothing happened": without lines there is no reading.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
 
-from ..reader import Reader, Reading
+from ..reader import Lines, Reader, Reading, shorten
+from ..recording import utc
+from .log_events import Event, Events, WallText, is_fault
+from .log_lines import BDF, NO_TIME, Clock, Message, batches, begins, continues
 
+__all__ = ["Event", "KernelLog", "is_fault", "parse_cpu_list", "parse_journal", "parse_text", "read", "since"]
 
-@dataclass(frozen=True)
-class Event:
-    """Log lines of one kind about one device, folded.
+JOURNAL = (
+    ("journalctl", "-k", "-b", "0", "-o", "json", "--all", "--output-fields=MESSAGE,PRIORITY", "--no-pager"),
+    ("journalctl", "-k", "-b", "0", "-o", "json", "--no-pager"),
+)
+DMESG = ("dmesg",)
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+STARTED = 10.0  # seconds; a log whose first line is later than this has lost its beginning
 
-    kind: dotted, e.g. ``aer.corrected``, ``xe.engine_reset``. bdf: with domain, lower case; "" when no device is named.
-    severity: what the line itself says, e.g. ``Correctable``; "" when it says none.
-    count: how often, as a lower bound; suppressed: further ones that the kernel's rate limit dropped.
-    first, last: seconds since boot; -1.0 where the lines carry no time. wall_first, wall_last: the same in UTC, or "".
-    samples: at most three whole messages, the first ones. details: what was taken out of the lines.
-    previous_boot: a record that the firmware kept from the boot before.
-    peak_1s, peak_60s, peak_1h: the most within any such span.
-    root_port: the port that reported, "" when none did. recovered: last word: "", "recovered" or "failed".
-    order_first, order_last: line numbers, for the order of events whose lines carry no time.
-    """
-
-    kind: str
-    bdf: str = ""
-    severity: str = ""
-    count: int = 1
-    suppressed: int = 0
-    first: float = -1.0
-    last: float = -1.0
-    wall_first: str = ""
-    wall_last: str = ""
-    samples: tuple[str, ...] = ()
-    details: dict[str, str] = field(default_factory=dict)
-    previous_boot: bool = False
-    peak_1s: int = 0
-    peak_60s: int = 0
-    peak_1h: int = 0
-    root_port: str = ""
-    recovered: str = ""
-    order_first: int = 0
-    order_last: int = 0
+# One of these (lower case) is in every line that `log_events` knows and that names no PCI device.
+_WORDS = (
+    "hardware error", "bert", "nvrm", "lockup", "clocksource", "out of mem", "blocked for more", "aspm", "_osc",
+    "callbacks supp", "missed ", "faulted", "faulttype", "faultlevel", "engineclass", "engineinstance", "accesstype",
+    "[xe]", "smp_call", "guc ", "reset reason", "gpu hang",
+)  # fmt: skip
+_DEVICE = re.compile(r":[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7]|\))")
+# The same for lines that name one.
+_DEVICE_WORDS = (
+    "aer", "error", "erro>", "] ", "wedged", "graphics device", "failed", "survivab", "firmware", "wanted", "pcode",
+    "coredump", "response", "job", "reset", "fault", "hang", "heartbeat", "vm worker", "gt0:", "gt1:", "timeout",
+    "timed out", " bus", "graphics version", "accessible", "visible vram", "small bar", "resize", "power state",
+    "at resume", "slot(", "retrain", "bandwidth", "dpc", "edr", "aspm", "device lost", "hung",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -63,16 +63,410 @@ class KernelLog:
     faulted: Reading[tuple[str, ...]]
 
 
-def read(reader: Reader) -> KernelLog:
-    no: Reading[str] = Reading.no("not_asked", "not read yet")
-    return KernelLog(
-        access=no,
-        first=no.then(float),
-        last=no.then(float),
-        boot_id=no,
-        complete=no.then(bool),
-        missed=no.then(int),
-        lines=no.then(int),
-        events=no.then(lambda _: ()),
-        faulted=no.then(lambda _: ()),
+@dataclass(frozen=True)
+class Log:
+    """What one source gave. first, last: `NO_TIME` when its lines carry no time; whole: does it reach back to the boot?
+
+    anchored: are its times seconds since boot, and not only seconds since its first line?
+    """
+
+    lines: int
+    first: float
+    last: float
+    boot_id: str
+    missed: int
+    whole: bool
+    anchored: bool
+    events: tuple[Event, ...]
+
+
+class _Assembler:
+    """Puts lines together to messages and hands those to `Events`."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.events = Events()
+        self.seconds = NO_TIME
+        self.prefixed = False
+        self._pending: list[str] = []
+        self._at: tuple[float, int] = (NO_TIME, 0)
+
+    @property
+    def waits(self) -> bool:
+        """Is the newest message one that may go on in the next line?"""
+        return bool(self._pending)
+
+    def line(self, line: str, order: int, is_hit: bool) -> None:
+        stamp, text = self.clock.split(line)
+        if stamp is None:
+            is_own = begins(text) or not (self.prefixed or continues(text))
+        else:
+            self.prefixed = True
+            self.seconds = stamp
+            is_own = not continues(text)
+        if is_own:
+            self.flush()
+            if is_hit:
+                self._pending = [text]
+                self._at = (self.seconds, order)
+        elif self._pending and not self._is_strayed(text):
+            self._pending.append(text)
+        else:
+            self.events.amend(text, Message(self.seconds, None, text, order))
+
+    def _is_strayed(self, text: str) -> bool:
+        """A line of a fault report below the line of something else belongs to the card that began the report."""
+        head = self._pending[0]
+        is_fault_line = text.lstrip().startswith(("ASID", "Fault", "AccessType", "EngineClass", "EngineInstance"))
+        return is_fault_line and not re.search(r"\bxe |GT\d|\[drm", head)
+
+    def flush(self) -> None:
+        if self._pending:
+            seconds, order = self._at
+            self.events.add(Message(seconds, None, "\n".join(self._pending), order))
+            self._pending = []
+
+
+def _hits(blob: str) -> tuple[str, ...]:
+    """The words of a batch that may matter."""
+    return tuple(word for word in _WORDS if word in blob)
+
+
+def parse_text(lines: Iterable[str], now: float, booted: float | None) -> Log:
+    """Read a log that is text, in any form.
+
+    now: when it was read; booted: time of boot, or None; both in seconds since the epoch.
+    Raises ValueError when there are no lines.
+    """
+    clock = Clock(booted, now)
+    assembler = _Assembler(clock)
+    count = missed = 0
+    first = NO_TIME
+    is_whole = False
+    newest = ""
+    for batch in batches(lines):
+        blob = "\n".join(batch).lower()
+        if not count:
+            first, is_whole = _beginning(batch, now, booted)
+        words = _hits(blob)
+        has_device = _DEVICE.search(blob) is not None
+        if words or has_device or assembler.waits:
+            lowered = blob.split("\n")
+            if len(lowered) != len(batch):
+                lowered = [line.lower() for line in batch]
+            for index, low in enumerate(lowered):
+                is_hit = (
+                    has_device and _DEVICE.search(low) is not None and any(word in low for word in _DEVICE_WORDS)
+                ) or (bool(words) and any(word in low for word in words))
+                if is_hit or assembler.waits:
+                    assembler.line(batch[index], count + index, is_hit)
+                elif low.startswith(("[  +", "[mo")) or not clock.anchored:
+                    clock.split(batch[index])
+        elif not clock.anchored:
+            for line in batch:
+                clock.split(line)
+        count += len(batch)
+        newest = batch[-1]
+        if "missed " in words:
+            missed += sum(int(found) for found in re.findall(r"missed (\d+) kernel messages", blob))
+    if not count:
+        raise ValueError("no lines")
+    assembler.flush()
+    last, _ = clock.split(newest)
+    last = assembler.seconds if last is None or last == NO_TIME else last
+    is_anchored = clock.anchored
+    return _log(
+        assembler.events,
+        count,
+        first,
+        last,
+        "",
+        missed,
+        is_whole or (is_anchored and 0 <= first <= STARTED),
+        is_anchored,
+        booted,
     )
+
+
+def _beginning(batch: list[str], now: float, booted: float | None) -> tuple[float, bool]:
+    """Time of the first line that has one, and whether the kernel's own first message is there."""
+    clock = Clock(booted, now)
+    first = NO_TIME
+    for line in batch:
+        stamp, text = clock.split(line)
+        if first == NO_TIME and stamp is not None:
+            first = stamp
+        if text.startswith(("Linux version ", "Booting Linux on ")):
+            return first, True
+    return first, False
+
+
+def parse_journal(lines: Iterable[str]) -> Log:
+    """Read ``journalctl -o json``.
+
+    A message that is not text comes as a list of bytes, one that is too long or empty as null (systemd, JSON format).
+    Raises ValueError when no line is an entry.
+    """
+    clock = Clock(None, 0.0)
+    assembler = _Assembler(clock)
+    count = missed = broken = 0
+    first = last = NO_TIME
+    boot_id = newest = ""
+    is_whole = False
+    wall_minus_seconds: float | None = None
+    for batch in batches(lines):
+        shorts = []
+        for line in batch:
+            at = line.find('"MESSAGE"')
+            shorts.append(line[at + 9 :] if at >= 0 else line)
+        blob = "\n".join(shorts).lower()
+        is_first = not count
+        words = _hits(blob)
+        has_bytes = '"MESSAGE":[' in batch[0] or any('"MESSAGE":[' in line or '"MESSAGE" : [' in line for line in batch)
+        has_device = _DEVICE.search(blob) is not None
+        if is_first or words or has_device or has_bytes:
+            lowered = blob.split("\n")
+            for index, low in enumerate(lowered):
+                is_hit = (
+                    (has_device and _DEVICE.search(low) is not None and any(word in low for word in _DEVICE_WORDS))
+                    or (bool(words) and any(word in low for word in words))
+                    or (has_bytes and low.lstrip(" :").startswith("["))
+                )
+                if not is_hit and not (is_first and index < 64):
+                    continue
+                try:
+                    entry = json.loads(batch[index])
+                except ValueError:
+                    broken += 1
+                    continue
+                if not isinstance(entry, dict):
+                    broken += 1
+                    continue
+                seconds, wall = _times(entry)
+                text = _message(entry.get("MESSAGE"))
+                if first == NO_TIME:
+                    first = seconds
+                boot_id = boot_id or str(entry.get("_BOOT_ID", ""))
+                is_whole = is_whole or (is_first and text.startswith(("Linux version ", "Booting Linux on ")))
+                found = re.match(r"Missed (\d+) kernel messages", text)
+                if found:
+                    missed += int(found.group(1))
+                if wall is not None and seconds != NO_TIME:
+                    wall_minus_seconds = wall - seconds
+                if is_hit:
+                    _entry(assembler, text, seconds, wall, count + index)
+        count += len(batch)
+        newest = batch[-1]
+    try:
+        entry = json.loads(newest) if newest else None
+    except ValueError:
+        entry = None
+    if isinstance(entry, dict):
+        last, _ = _times(entry)
+    if not count or (first == NO_TIME and last == NO_TIME):
+        raise ValueError("no entries" if not count else f"no journal entries, but {shorten(newest, 80)!r}")
+    return _log(
+        assembler.events,
+        count,
+        first,
+        last,
+        boot_id,
+        missed + broken,
+        is_whole or 0 <= first <= STARTED,
+        True,
+        wall_minus_seconds,
+    )
+
+
+def _entry(assembler: _Assembler, text: str, seconds: float, wall: float | None, order: int) -> None:
+    """One journal entry: whole messages, except that older journals split the lines of one message."""
+    head = text.split("\n", 1)[0]
+    if continues(head) and not begins(head):
+        for line in text.split("\n"):
+            assembler.events.amend(line, Message(seconds, wall, line, order))
+    else:
+        assembler.events.add(Message(seconds, wall, text, order))
+
+
+def _times(entry: dict[str, Any]) -> tuple[float, float | None]:
+    """Seconds since boot and wall time of an entry; the kernel's own time wins over the time of its reception."""
+    monotonic = entry.get("_SOURCE_MONOTONIC_TIMESTAMP") or entry.get("__MONOTONIC_TIMESTAMP")
+    wall = entry.get("__REALTIME_TIMESTAMP")
+    seconds = int(monotonic) / 1e6 if isinstance(monotonic, (str, int)) and str(monotonic).isdigit() else NO_TIME
+    return seconds, int(wall) / 1e6 if isinstance(wall, (str, int)) and str(wall).isdigit() else None
+
+
+def _message(value: Any) -> str:
+    """Text of a MESSAGE field.
+
+    >>> _message([120, 101, 255]), _message(None), _message("x")
+    ('xe�', '', 'x')
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and value and isinstance(value[0], str):
+        return "\n".join(str(item) for item in value)  # the field was given more than once
+    if isinstance(value, list) and all(isinstance(item, int) and 0 <= item < 256 for item in value):
+        return bytes(value).decode("utf-8", "replace")
+    return ""
+
+
+def _log(
+    events: Events,
+    lines: int,
+    first: float,
+    last: float,
+    boot_id: str,
+    missed: int,
+    whole: bool,
+    anchored: bool,
+    booted: float | None,
+) -> Log:
+    wall = WallText(booted if anchored else None, utc)
+    found = tuple(event.event(wall) for event in events.finish())
+    return Log(lines, first, max(first, last), boot_id, missed, whole, anchored, found)
+
+
+def since(events: Iterable[Event], seconds: float) -> tuple[Event, ...]:
+    """The events whose last line is not before this time (seconds since boot); those without a time stay in.
+
+    >>> [event.kind for event in since([Event("a", last=5.0), Event("b", last=50.0), Event("c")], 10.0)]
+    ['b', 'c']
+    """
+    return tuple(event for event in events if event.last == NO_TIME or event.last >= seconds)
+
+
+def parse_cpu_list(text: str) -> tuple[int, ...]:
+    """CPUs of a list such as ``0-2,5``. Raises ValueError.
+
+    >>> parse_cpu_list("0-2,5\\n")
+    (0, 1, 2, 5)
+    """
+    cpus: list[int] = []
+    for part in text.strip().split(","):
+        low, _, high = part.partition("-")
+        cpus += range(int(low), int(high or low) + 1)
+    return tuple(cpus)
+
+
+def _card_irqs(reader: Reader) -> dict[int, set[str]]:
+    """GPU functions by the CPU that takes their interrupts."""
+    cards: dict[int, set[str]] = {}
+    for path in reader.children("/sys/bus/pci/devices", BDF):
+        if not (reader.line(f"{path}/class").value or "").startswith(("0x03", "0x12")):
+            continue
+        for number in reader.names(f"{path}/msi_irqs").value or ():
+            cpus = reader.text(f"/proc/irq/{number}/effective_affinity_list").then(parse_cpu_list)
+            for cpu in cpus.value or ():
+                cards.setdefault(cpu, set()).add(path.rpartition("/")[2].lower())
+    return cards
+
+
+def with_cards(events: tuple[Event, ...], cards: dict[int, set[str]]) -> tuple[Event, ...]:
+    """Give a lockup the card whose interrupts that CPU takes, when it is just one and the trace allows it.
+
+    A hard lockup in the interrupt path of a GPU driver means that this card did not answer (lab-host-facts, 5.2).
+    """
+    return tuple(_with_card(event, cards) if event.kind.startswith("lockup.") else event for event in events)
+
+
+def _with_card(event: Event, cards: dict[int, set[str]]) -> Event:
+    cpu = event.details.get("cpu", "")
+    found = sorted(cards.get(int(cpu), ())) if cpu.isdigit() else []
+    frames = event.details.get("frames", "")
+    is_driver = any(f"[{driver}]" in frames for driver in ("xe", "i915", "amdgpu", "nvidia"))
+    if len(found) == 1 and (is_driver or (event.kind == "lockup.hard" and not frames)):
+        return replace(event, bdf=found[0])
+    return replace(event, details={**event.details, "cards": ", ".join(found)}) if found else event
+
+
+def _booted(reader: Reader) -> float | None:
+    uptime = reader.text("/proc/uptime").then(lambda text: float(text.split()[0]) if text.split() else float("")).value
+    return None if uptime is None else reader.taken_at() - uptime
+
+
+def _take(lines: Lines, parse: Any) -> Reading[Log]:
+    """The log of a command, or why there is none: it must end with 0 and give lines."""
+    source = lines.source
+    try:
+        log = parse(iter(lines))
+        problem = ""
+    except ValueError as error:
+        log, problem = None, str(error)
+    end = lines.end
+    if end.value is None:
+        return end.then(lambda _: log)
+    said = shorten(end.value.stderr)
+    refused = re.search(
+        r"not permitted|permission denied|insufficient permissions|not seeing messages", end.value.stderr, re.I
+    )
+    if end.value.rc != 0:
+        return Reading.no("permission" if refused else "exit", f"exit {end.value.rc}: {said}", source)
+    if log is None:
+        return Reading.no("permission" if refused else "not_understood", said or f"exit 0 but {problem}", source)
+    return Reading(log, source)
+
+
+def _from_journal(reader: Reader) -> Reading[Log]:
+    found = _take(reader.lines(JOURNAL[0]), parse_journal)
+    if found.value is None and found.unread in ("tool_missing", "exit"):
+        other = _take(reader.lines(JOURNAL[1]), parse_journal)
+        return other if other.value is not None or found.unread == "tool_missing" else found
+    return found
+
+
+def read(reader: Reader) -> KernelLog:
+    booted = _booted(reader)
+    now = reader.taken_at()
+    log = journal = _from_journal(reader)
+    access = "journal"
+    if journal.value is None or not journal.value.whole:
+        ring = _take(reader.lines(DMESG), lambda lines: parse_text(lines, now, booted))
+        if journal.value is None or (ring.value is not None and ring.value.whole):
+            log, access = ring, "dmesg"
+    if log.value is None:
+        log = _neither(journal, log)
+    boot_id = reader.line(BOOT_ID).then(lambda text: text.replace("-", "").lower())
+    if boot_id.value is None and log.value is not None and log.value.boot_id:
+        boot_id = Reading(log.value.boot_id.replace("-", "").lower(), log.source)
+    events = log.then(lambda one: one.events)
+    if any(event.kind.startswith("lockup.") for event in events.value or ()):
+        cards = _card_irqs(reader)
+        events = events.then(lambda found: with_cards(found, cards))
+    return KernelLog(
+        access=log.then(lambda _: access),
+        first=log.then(lambda one: _known(one.first)),
+        last=log.then(lambda one: _known(one.last)),
+        boot_id=boot_id,
+        complete=log.then(_complete),
+        missed=log.then(lambda one: one.missed),
+        lines=log.then(lambda one: one.lines),
+        events=events,
+        faulted=events.then(
+            lambda found: tuple(
+                sorted({event.bdf for event in found if event.bdf and is_fault(event.kind) and not event.previous_boot})
+            )
+        ),
+    )
+
+
+def _neither(journal: Reading[Log], ring: Reading[Log]) -> Reading[Log]:
+    """Why neither source gave a log; a refusal says more than a missing tool."""
+    if journal.unread == ring.unread == "tool_missing":
+        return Reading.no("tool_missing", f"{journal.detail}; {ring.detail}", f"{journal.source}; {ring.source}")
+    told = [reading for reading in (ring, journal) if reading.unread != "tool_missing"]
+    worst = next((reading for reading in told if reading.unread == "permission"), told[0])
+    detail = "; ".join(f"{reading.source.split()[0]}: {reading.detail}" for reading in told)
+    return Reading.no(str(worst.unread), shorten(detail), worst.source)
+
+
+def _known(seconds: float) -> float:
+    if seconds == NO_TIME:
+        raise ValueError("the lines of this log carry no time")
+    return seconds
+
+
+def _complete(log: Log) -> bool:
+    if not log.whole and (not log.anchored or log.first == NO_TIME):
+        raise ValueError("the lines of this log carry no time since boot")
+    return log.whole and not log.missed

@@ -1,0 +1,219 @@
+"""Lines of a kernel log, in every form in which tools print them: time and message apart, messages put together.
+
+Forms before the message: ``[   12.345678]``, with a caller id ``[   12.345678][  T511]``, with a level ``<4>`` or
+``kern  :warn  :``, ``dmesg -T`` dates, ISO dates, syslog with a host name, ``dmesg -H`` deltas
+``[  +0.000844]``, or none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta, timezone
+from typing import NamedTuple
+
+NO_TIME = -1.0
+
+BDF = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
+
+_SECONDS = re.compile(r"\[ *(\d+\.\d+)(?: *<[ \d.]*>)?\](?:\[ *[TC]\d+\])? ?")
+_LEVEL = re.compile(r"<\d{1,3}>|[a-z0-9]+ *: *(?:emerg|alert|crit|err|warn|notice|info|debug) *: ?")
+_DELTA = re.compile(r"\[ *<? *\+? *(\d+\.\d+)>? *\] ?")
+_DATE = re.compile(r"\[([A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d \d{4})\] ?")
+_MINUTE = re.compile(r"\[([A-Z][a-z]{2} *\d{1,2} \d\d:\d\d)\] ?")
+_ISO = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?) ")
+_HOST = re.compile(r"(?P<stamp>.{0,40}?)(?:^|(?<= ))(?P<host>[^\s:\[\]]+) kernel(?:\[\d+\])?: ?")
+_SYSLOG = re.compile(r"([A-Z][a-z]{2}) +(\d{1,2}) (\d\d):(\d\d):(\d\d)(\.\d+)?$")
+_FULL = re.compile(r"[A-Z][a-z]{2} (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?) (\S+)$")
+_UNIX = re.compile(r"(\d{9,11}\.\d+)$")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+# A line that begins a message though nothing stands before it: it names a device or a part of the kernel.
+_BEGINS = re.compile(
+    rf"(?:\S+(?: \S+)? {BDF}: |\S+: probe of {BDF} |(?:\{{\d+\}})?\[Hardware Error\]|NVRM: "
+    r"|ACPI |acpi |BERT: |GHES: |watchdog: |clocksource: |INFO: |Out of memory|oom-kill|PCIe |AMD-Vi: |aer_\w+: |\[drm)"
+)
+# Text that only ever continues the message of an earlier line (kernel drivers/gpu/drm/xe, i915; lab-host-facts 5.1).
+_CONTINUES = re.compile(
+    r"\s|(?:ASID|Faulted Address|FaultType|AccessType|FaultLevel|EngineClass|EngineInstance): "
+    r"|IOCTLs and executions|Please file a|by (?:xe|i915) driver|use (?:xe|i915)\.force_probe"
+)
+
+
+def parse_iso(text: str) -> tuple[float, bool]:
+    """Seconds since the epoch, and whether the text names its zone. Raises ValueError.
+
+    >>> parse_iso("2026-03-01T00:00:01,500000+00:00")
+    (1772323201.5, True)
+    """
+    text = re.sub(r"[.,](\d{1,6})\d*", lambda m: "." + m.group(1).ljust(6, "0"), text.replace("Z", "+00:00"))
+    text = re.sub(r"([+-]\d\d)(\d\d)$", r"\1:\2", text)
+    moment = datetime.fromisoformat(text)
+    return moment.replace(tzinfo=moment.tzinfo or timezone.utc).timestamp(), moment.tzinfo is not None
+
+
+def _day(month: str, day: str, hour: str, minute: str, second: str, now: float) -> float | None:
+    """A date without a year is the last such date before `now`."""
+    if month not in _MONTHS:
+        return None
+    today = datetime.fromtimestamp(now, timezone.utc)
+    for year in (today.year, today.year - 1):
+        try:
+            moment = datetime(
+                year, _MONTHS.index(month) + 1, int(day), int(hour), int(minute), int(second), 0, timezone.utc
+            )
+        except ValueError:
+            continue
+        if moment <= today + timedelta(days=1):
+            return moment.timestamp()
+    return None
+
+
+class Clock:
+    """Turns what stands before a message into seconds since boot.
+
+    booted: seconds since the epoch at boot, or None when unknown. now: when the log was read.
+    A date without its zone is taken as UTC, unless the log shows its first line at boot. A log that only has dates
+    of an unknown boot counts from its first line; `anchored` tells whether the seconds really are since boot.
+    """
+
+    def __init__(self, booted: float | None, now: float) -> None:
+        self.booted = booted
+        self.now = now
+        self.anchored = False
+        self.running = 0.0
+        self._base: float | None = None
+
+    def split(self, line: str) -> tuple[float | None, str]:
+        """Seconds since boot (`NO_TIME` when the form has no time) and the message; None: nothing stands before it.
+
+        >>> Clock(None, 0.0).split("[   24.220626][  T511] pcieport 0000:00:00.0: AER: x")
+        (24.220626, 'pcieport 0000:00:00.0: AER: x')
+        >>> Clock(None, 0.0).split("<4>[   24.5] x")
+        (24.5, 'x')
+        >>> Clock(None, 0.0).split("no form")
+        (None, 'no form')
+        """
+        fast = _SECONDS.match(line)
+        if fast is None or " kernel: " in line[fast.end() : fast.end() + 80]:
+            return self._slow(line)
+        self.anchored = True
+        self.running = float(fast.group(1))
+        return self.running, line[fast.end() :]
+
+    def _slow(self, line: str) -> tuple[float | None, str]:
+        stamp: float | None = None
+        for _ in range(4):
+            found = _LEVEL.match(line)
+            if found:
+                line = line[found.end() :]
+                stamp = NO_TIME if stamp is None else stamp
+                continue
+            found = _SECONDS.match(line)
+            if found:
+                self.anchored = True
+                stamp = self.running = float(found.group(1))
+                line = line[found.end() :]
+                continue
+            found = _DELTA.match(line)
+            if found:
+                self.running += float(found.group(1))
+                stamp, line = self.running, line[found.end() :]
+                continue
+            found = _DATE.match(line)
+            if found:
+                moment = datetime.strptime(found.group(1), "%a %b %d %H:%M:%S %Y").replace(tzinfo=timezone.utc)
+                stamp, line = self._wall(moment.timestamp(), False, line[found.end() :]), line[found.end() :]
+                continue
+            found = _MINUTE.match(line)
+            if found:
+                month, day, clock = found.group(1)[:3], found.group(1)[3:].split()[0], found.group(1).split()[-1]
+                wall = _day(month, day, clock[:2], clock[3:], "0", self.now)
+                stamp = NO_TIME if wall is None else self._wall(wall, False, line[found.end() :])
+                line = line[found.end() :]
+                continue
+            found = _HOST.match(line)
+            if found and not re.search(BDF, found.group(0)):
+                line = line[found.end() :]
+                stamp = self._stamp(found.group("stamp").strip(), line, stamp)
+                continue
+            found = _ISO.match(line)
+            if found and stamp is None:
+                wall, zoned = parse_iso(found.group(1))
+                line = line[found.end() :]
+                stamp = self._wall(wall, zoned, line)
+                continue
+            break
+        return stamp, line
+
+    def _stamp(self, text: str, message: str, before: float | None) -> float:
+        """Seconds for what stands before ``HOST kernel:``."""
+        if before is not None and before != NO_TIME:
+            return before
+        if re.match(r"\d{4}-\d\d-\d\d[T ]\d", text):
+            wall, zoned = parse_iso(text)
+            return self._wall(wall, zoned, message)
+        found = _SYSLOG.match(text)
+        if found:
+            month, day_of, hour, minute, second, _ = found.groups()
+            day = _day(month, day_of, hour, minute, second, self.now)
+            return NO_TIME if day is None else self._wall(day + float(found.group(6) or 0), False, message)
+        found = _FULL.match(text)
+        if found:
+            wall, _ = parse_iso(found.group(1))
+            return self._wall(wall, found.group(2) == "UTC", message)
+        found = _UNIX.match(text)
+        if found:
+            return self._wall(float(found.group(1)), True, message)
+        return NO_TIME
+
+    def _wall(self, wall: float, zoned: bool, message: str) -> float:
+        if self._base is None:
+            if message.startswith(("Linux version", "Booting Linux")):
+                self._base, self.anchored = wall, True
+            elif self.booted is not None:
+                self._base, self.anchored = self.booted, zoned
+            else:
+                self._base = wall
+        self.running = max(0.0, round(wall - self._base, 6))
+        return self.running
+
+
+def begins(text: str) -> bool:
+    """Does this text begin a message of its own, though nothing stands before it?"""
+    return _BEGINS.match(text) is not None
+
+
+def continues(text: str) -> bool:
+    """Is this text of a kind that only ever continues an earlier line?
+
+    >>> continues("    FaultType: 0"), continues("xe 0000:03:00.0: [drm] GT0: Engine reset")
+    (True, False)
+    """
+    return _CONTINUES.match(text) is not None
+
+
+def is_cut(text: str) -> bool:
+    """Did a pager cut this line off? It then ends in ``>``."""
+    return text.endswith(">") and not text.endswith((" <>", "->"))
+
+
+class Message(NamedTuple):
+    """One message. seconds: since boot, or `NO_TIME`; wall: since the epoch, or None; text: its lines; order: line number."""
+
+    seconds: float
+    wall: float | None
+    text: str
+    order: int
+
+
+def batches(lines: Iterable[str], size: int = 256) -> Iterator[list[str]]:
+    """Lines in lists of at most `size`."""
+    batch: list[str] = []
+    for line in lines:
+        batch.append(line)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
