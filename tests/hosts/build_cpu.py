@@ -1,7 +1,8 @@
 """Hosts that differ in their processors, rebuilt from published reports: run ``python -m tests.hosts.build_cpu``.
 
-What a report states is taken from it (its name is in the recording's ``origin``); the rest is filled in as such a machine
-has it. None has a GPU; each has a disk, a network card and the log of a healthy boot, so that every check can be made.
+What a report states is taken from it (its name is in the recording's ``origin``); the rest is filled in as such a
+machine has it. None has a GPU; each has a disk, a network card and the log of a healthy boot, so that every check can
+be made.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from hostcheck.onhost.recording import dump
 
-from .build_gpu import (
+from .build_host import (
     UBUNTU_2404,
     UBUNTU_2604,
     Host,
@@ -233,7 +234,7 @@ def epyc_two_socket() -> Host:
     cmdline = "BOOT_IMAGE=/vmlinuz-6.8.0-79-generic root=/dev/nvme0n1p2 ro"
     host = Host(
         "epyc-two-socket",
-        "lscpu outputs of two-socket EPYC 7451 machines (8 memory nodes); acpi-cpufreq as it stands there",
+        "the form of util-linux 2.34 on two EPYC 7451 (8 memory nodes); the rest filled in",
         "2026-10-06T10:00:00Z",
         "7a1c3a52-90c1-4f2e-9a55-0d3c4f6b7a02",
         912_100.08,
@@ -310,7 +311,7 @@ def arm_server() -> Host:
     cmdline = "BOOT_IMAGE=/vmlinuz-6.8.0-79-generic root=/dev/nvme0n1p2 ro"
     host = Host(
         "arm-server",
-        "lscpu and cpufreq listings of Ampere Altra servers (AmpereComputing/ampere-lts-kernel#52 with the driver built)",
+        "the forms of util-linux and cppc_cpufreq on an Ampere Altra server; the rest filled in",
         "2026-10-06T11:00:00Z",
         "7a1c3a52-90c1-4f2e-9a55-0d3c4f6b7a03",
         431_020.55,
@@ -365,7 +366,7 @@ def arm_server() -> Host:
         current=1_000_000,
         extra={"smt/control": "notsupported\n"},
     )
-    arm = "processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd evtstrm\nCPU implementer\t: 0x41\nCPU architecture: 8\n\n"
+    arm = "processor\t: 0\nFeatures\t: fp asimd evtstrm\nCPU implementer\t: 0x41\nCPU architecture: 8\n\n"
     identity(host, "aarch64", arm)
     host.kernel_boots(
         boot_lines(
@@ -432,8 +433,9 @@ def metal_without_cpufreq() -> Host:
         "",
         "",
         (0, 0),
-        extra={"smt/control": "on\n", "cpufreq/": ""},
     )
+    host.file(f"{CPU}/smt/control", "on\n")
+    host.file(f"{CPU}/cpufreq/", "")
     each_cpu(
         host,
         16,
@@ -457,7 +459,7 @@ def metal_without_cpufreq() -> Host:
 
 def vm_without_cpufreq() -> Host:
     """A guest of KVM: no cpufreq folder at all, no clock limits (fbelavenuto/arpl#645)."""
-    cmdline = "BOOT_IMAGE=/boot/vmlinuz-6.1.0-40-amd64 root=/dev/vda1 ro console=ttyS0"
+    cmdline = "BOOT_IMAGE=/boot/vmlinuz-6.1.0-40-amd64 root=/dev/sda1 ro console=ttyS0"
     host = Host(
         "vm-without-cpufreq",
         "fbelavenuto/arpl#645 (a guest without cpufreq); lscpu of util-linux 2.38 in a KVM guest",
@@ -507,8 +509,8 @@ def vm_without_cpufreq() -> Host:
         "",
         "",
         (0, 0),
-        extra={"smt/control": "notsupported\n"},
     )
+    host.file(f"{CPU}/smt/control", "notsupported\n")
     # places for processors that could be added count as off-line here; they are not there
     host.file(f"{CPU}/possible", "0-63\n")
     host.file(f"{CPU}/offline", "8-63\n")
@@ -527,14 +529,14 @@ def vm_without_cpufreq() -> Host:
     host.add(host_bridge("0000:00:00.0", ("8086", "29c0"), "82G33/G31/P35/P31 Express DRAM Controller"))
     for slot, device, code, driver, name in (
         ("02", "1041", "020000", "virtio-pci", "Virtio 1.0 network device"),
-        ("03", "1042", "010000", "virtio-pci", "Virtio 1.0 block device"),
+        ("03", "2922", "010601", "ahci", "82801IR/IO/IH (ICH9R/DO/DH) 6 port SATA Controller [AHCI mode]"),
         ("1f", "2918", "060100", "lpc_ich", "82801IB (ICH9) LPC Interface Controller"),
     ):
-        vendor = "8086" if device == "2918" else "1af4"
+        vendor = "8086" if device.startswith("29") else "1af4"
         host.add(Function(f"0000:00:{slot}.0", vendor, device, code, driver=driver, name=name))
     host.network("ens2", "0000:00:02.0", "10.0.1.15", "02:00:00:00:01:15")
     pci_lines(host)
-    host.say(2.3, "EXT4-fs (vda1): mounted filesystem with ordered data mode. Quota mode: none.")
+    host.say(2.3, "EXT4-fs (sda1): mounted filesystem with ordered data mode. Quota mode: none.")
     host.say(2.8, "systemd[1]: Starting systemd-journald.service - Journal Service...")
     return host
 

@@ -216,7 +216,10 @@ def parse_kinds(fields: Fields) -> tuple[CoreKind, ...]:
     """Return one entry per block of ``Model name``; numbers that are missing or ``-`` are 0."""
     blocks: list[dict[str, str]] = []
     for label, value in fields:
-        if label == "Model name" or (not blocks and label.startswith("Thread(s)")):
+        # up to 2.36 the counts stand above the model, later below it
+        if (label in ("Model name", "Thread(s) per core") and not blocks) or (
+            label == "Model name" and label in blocks[-1]
+        ):
             blocks.append({})
         if blocks:
             blocks[-1].setdefault(label, value)
