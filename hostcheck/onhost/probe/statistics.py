@@ -267,24 +267,25 @@ def spread(d: Sequence[float]) -> float:
 
 
 def detectable_effect(sham: Sequence[float], n: int, alpha: float, power: float = 0.8) -> float:
-    """Return the log ratio that ``n`` pairs find with probability ``power``, from the spread of the sham
-    pairs.
+    """Return the log ratio that ``n`` pairs find with probability ``power``, from the spread of the sham pairs.
 
-    A normal approximation for planning (1 / sqrt n): an estimate.
+    A normal approximation for planning, with the usual correction for few pairs (Guenther 1981): an estimate.
     """
-    reach = NormalDist().inv_cdf(1.0 - alpha / 2.0) + NormalDist().inv_cdf(power)
-    return reach * spread(sham) / math.sqrt(n * SIGNED_RANK_EFFICIENCY)
+    critical = NormalDist().inv_cdf(1.0 - alpha / 2.0)
+    reach = critical + NormalDist().inv_cdf(power)
+    return reach * spread(sham) / math.sqrt(max(1.0, n - critical**2 / 2.0) * SIGNED_RANK_EFFICIENCY)
 
 
 def pairs_needed(sham: Sequence[float], effect: float, alpha: float, power: float = 0.8) -> int:
-    """Return how many pairs find a log ratio of ``effect`` with probability ``power``; the inverse of
-    `detectable_effect`.
+    """Return how many pairs find a log ratio of ``effect`` with probability ``power``; inverts `detectable_effect`.
 
     Raises ValueError when ``effect`` is zero.
     """
     if effect == 0.0:
         raise ValueError("no number of pairs finds an effect of zero")
-    return max(6, math.ceil((detectable_effect(sham, 1, alpha, power) / abs(effect)) ** 2))
+    critical = NormalDist().inv_cdf(1.0 - alpha / 2.0)
+    one = detectable_effect(sham, 1, alpha, power)  # of a single degree of freedom
+    return max(6, math.ceil((one / abs(effect)) ** 2 + critical**2 / 2.0 - 1e-9))
 
 
 def rank_sum(a: Sequence[float], b: Sequence[float]) -> float:

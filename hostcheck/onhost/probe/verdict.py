@@ -292,8 +292,11 @@ def sham_gate(trial: Trial) -> Gate:
 
 
 def sham_again(gate: Gate) -> bool:
-    """Say whether the sham round must be repeated: the only one so far differed (p <= 0.05)."""
-    return gate.passed and len(gate.p) == 1 and gate.p[0] <= SHAM_ALPHA
+    """Say whether the sham round must be repeated: the only one so far differed (p <= 0.05) or was too noisy.
+
+    Both rounds are then judged together. The sham pairs alone decide this, so it cannot favour an arm.
+    """
+    return len(gate.p) == 1 and (gate.p[0] <= SHAM_ALPHA or gate.floor > NOISIEST)
 
 
 def look(pairs: Sequence[float], floor: float, alpha: float) -> tuple[str, dict[str, Any]]:
@@ -397,10 +400,10 @@ def next_step(trial: Trial) -> str:
     if not trial.sham:
         return "sham"
     gate = sham_gate(trial)
-    if not gate.passed:
-        return "stop"
     if sham_again(gate):
         return "sham_again"
+    if not gate.passed:
+        return "stop"
     if len(trial.pairs) < ENOUGH_BLOCKS * trial.looks[0] or trial.planned < trial.looks[0]:
         return f"pairs:{trial.looks[0]}"
     if vacuous_reasons(trial.exercise):
