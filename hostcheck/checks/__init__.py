@@ -6,9 +6,9 @@ Adding a family is one file and one line in `FAMILIES`.
 from __future__ import annotations
 
 from ..findings import Declaration
-from . import cpu
+from . import aspm, cpu, gpu, links, power
 
-FAMILIES = (cpu,)
+FAMILIES = (cpu, gpu, links, aspm, power)
 
 ALL: tuple[Declaration, ...] = tuple(
     value.declaration for family in FAMILIES for value in vars(family).values() if hasattr(value, "declaration")
