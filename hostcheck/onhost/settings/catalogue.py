@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from . import kernel_arguments
+from . import collective_env, cpu_governor, gpu_runtime_pm, kernel_arguments, pcie_aspm
 from .engine import Setting
 
-SETTINGS: dict[str, Setting] = {one.name: one for one in (kernel_arguments.SETTING,)}
+# In the order in which they are applied: kernel_arguments may take away what pcie_aspm refuses to stand beside.
+SETTINGS: dict[str, Setting] = {
+    one.name: one
+    for one in (
+        cpu_governor.SETTING,
+        kernel_arguments.SETTING,
+        pcie_aspm.SETTING,
+        gpu_runtime_pm.SETTING,
+        collective_env.SETTING,
+    )
+}
