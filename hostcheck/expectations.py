@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-SCHEMA = "hostcheck/expectation/1"
 WAIVERS_SCHEMA = "hostcheck/waivers/1"
 
 BDF_FORM = re.compile(r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
@@ -117,7 +116,7 @@ class Expectation(Model):
     slot_link: the link that a slot can give, by the BDF of the card's uplink or of the port above it.
     """
 
-    schema_: Literal["hostcheck/expectation/1"] = Field(default=SCHEMA, alias="schema")
+    schema_: Literal["hostcheck/expectation/1"] = Field(default="hostcheck/expectation/1", alias="schema")
     gpus: Gpus = Gpus()
     guc: Guc = Guc()
     aer: Aer = Aer()
