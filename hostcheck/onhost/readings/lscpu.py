@@ -352,8 +352,10 @@ def _offline(
     Not /sys/devices/system/cpu/offline: in virtual machines it also counts places for processors that are not there.
     """
     listed = field(("Off-line CPU(s) list",), parse_cpu_list).or_(field(("Off-line CPU(s) mask",), parse_cpu_mask))
-    if listed.unread != "absent" or online.value is None:
-        return listed if online.value is not None or listed.value is not None else online
+    if listed.value is not None or listed.unread == "not_understood":
+        return listed
+    if online.value is None:
+        return online
     running = online.value
     if cpus.value == len(running):
         return Reading((), online.source)

@@ -233,7 +233,7 @@ def parse_started(text: str) -> tuple[str, ...]:
     lines = [line for line in text.split("\n") if not is_comment(line)]
     if any(line.strip() == "[Service]" for line in lines):
         lines = [line for line in lines if STARTS.match(line)]
-    return tuple(dict.fromkeys(path for line in lines for path in STARTED.findall(line)))
+    return tuple(dict.fromkeys(path for line in lines for path in STARTED.findall(STARTS.sub("", line))))
 
 
 def reduced(text: str) -> str:
@@ -245,7 +245,7 @@ def reduced(text: str) -> str:
     kept = []
     for line in text.split("\n"):
         writes = next((one for one in SETTINGS.values() if not is_comment(line) and re.search(one.written, line)), None)
-        started = () if is_comment(line) else STARTED.findall(line)
+        started = () if is_comment(line) else STARTED.findall(STARTS.sub("", line))
         if writes is not None or line.strip() == "[Service]":
             kept.append(line)
         elif started:
