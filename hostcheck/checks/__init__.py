@@ -6,9 +6,9 @@ Adding a family is one file and one line in `FAMILIES`.
 from __future__ import annotations
 
 from ..findings import Declaration
-from . import aspm, cpu, gpu, links, power
+from . import aspm, cpu, gpu, links, power, tools
 
-FAMILIES = (cpu, gpu, links, aspm, power)
+FAMILIES = (cpu, gpu, links, aspm, power, tools)
 
 ALL: tuple[Declaration, ...] = tuple(
     value.declaration for family in FAMILIES for value in vars(family).values() if hasattr(value, "declaration")

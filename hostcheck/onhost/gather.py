@@ -19,10 +19,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
+from .reader import Reader, Reading
 from .readings.aspm import Aspm
 from .readings.aspm import read as read_aspm
 from .readings.cpufreq import Cpufreq
 from .readings.cpufreq import read as read_cpufreq
+from .readings.holders import Holders
+from .readings.holders import read as read_holders
 from .readings.identity import Identity
 from .readings.identity import read as read_identity
 from .readings.kernel_log import KernelLog
@@ -31,7 +34,10 @@ from .readings.lscpu import Lscpu
 from .readings.lscpu import read as read_lscpu
 from .readings.pcie import Pcie
 from .readings.pcie import read as read_pcie
-from .reader import Reader, Reading
+from .readings.throttle import Throttle
+from .readings.throttle import read as read_throttle
+from .readings.xpu_smi import XpuSmi
+from .readings.xpu_smi import read as read_xpu_smi
 from .recording import Recorder, utc
 
 SCHEMA = "hostcheck/facts/1"
@@ -91,6 +97,11 @@ class Facts:
     kernel_log: KernelLog = group(read_kernel_log, device=False, deadline=75.0)
     pcie: Pcie = group(read_pcie, needs=("kernel_log", "options"), device=True, deadline=30.0)
     aspm: Aspm = group(read_aspm)
+    holders: Holders = group(read_holders)
+    throttle: Throttle = group(read_throttle, needs=("pcie", "kernel_log", "options"), device=True)
+    xpu_smi: XpuSmi = group(
+        read_xpu_smi, needs=("pcie", "kernel_log", "holders", "options"), device=True, deadline=40.0
+    )
 
 
 GROUPS: dict[str, Group] = {
