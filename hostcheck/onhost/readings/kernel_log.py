@@ -15,7 +15,7 @@ from typing import Any
 from ..reader import Lines, Reader, Reading, shorten
 from ..recording import utc
 from .log_events import Event, Events, WallText, is_fault
-from .log_lines import BDF, NO_TIME, Clock, Message, batches, begins, continues
+from .log_lines import BDF, NO_TIME, SECONDS, Clock, Message, batches, begins, continues
 
 __all__ = ["Event", "KernelLog", "is_fault", "parse_cpu_list", "parse_journal", "parse_text", "read", "since"]
 
@@ -27,20 +27,30 @@ DMESG = ("dmesg",)
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 STARTED = 10.0  # seconds; a log whose first line is later than this has lost its beginning
 
-# One of these (lower case) is in every line that `log_events` knows and that names no PCI device.
+# One of these (lower case) is in every line that `log_events` knows and that names no PCI device. Long words are found
+# faster than short ones.
 _WORDS = (
-    "hardware error", "bert", "nvrm", "lockup", "clocksource", "out of mem", "blocked for more", "aspm", "_osc",
-    "callbacks supp", "missed ", "faulted", "faulttype", "faultlevel", "engineclass", "engineinstance", "accesstype",
-    "[xe]", "smp_call", "guc ", "reset reason", "gpu hang",
+    "hardware error]", "nvrm: ", "lockup", "clocksource: ", "out of memory: killed", "blocked for more than",
+    "pcie aspm", "aspm is unsupported", "_osc", "callbacks suppressed", "kernel messages", "faulted address", "engineclass",
+    "guc version", "reset reason", "gpu hang: ecode",
 )  # fmt: skip
 _DEVICE = re.compile(r":[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7]|\))")
-# The same for lines that name one.
-_DEVICE_WORDS = (
-    "aer", "error", "erro>", "] ", "wedged", "graphics device", "failed", "survivab", "firmware", "wanted", "pcode",
-    "coredump", "response", "job", "reset", "fault", "hang", "heartbeat", "vm worker", "gt0:", "gt1:", "timeout",
-    "timed out", " bus", "graphics version", "accessible", "visible vram", "small bar", "resize", "power state",
-    "at resume", "slot(", "retrain", "bandwidth", "dpc", "edr", "aspm", "device lost", "hung",
-)  # fmt: skip
+# The same for lines that name one; the last is a status bit such as ``[12] Timeout``.
+_DEVICE_WORDS = re.compile(
+    r"aer|erro[r>]|wedged|graphics|failed|survivab|firmware|wanted|pcode|coredump|job|reset|fault|hang|heartbeat"
+    r"|vm worker|gt\d: *$|time|off the bus|from (?:the )?bus|accessible|visible|small bar|resize|power state|at resume"
+    r"|slot\(|retrain|bandwidth|dpc|edr|aspm|lost|hung|\[[ \d]\d\] "
+)
+_BYTES = re.compile(r"^[\s:]*\[", re.M)
+_DELTA = re.compile(r"^(?:<\d+>)?\[ *<? *\+", re.M)
+
+
+def _is_hit(low: str, words: tuple[str, ...]) -> bool:
+    """May this line (lower case) matter? words: those of `_WORDS` that its batch has."""
+    for word in words:
+        if word in low:
+            return True
+    return _DEVICE.search(low) is not None and _DEVICE_WORDS.search(low) is not None
 
 
 @dataclass(frozen=True)
@@ -120,6 +130,38 @@ class _Assembler:
         is_fault_line = text.lstrip().startswith(("ASID", "Fault", "AccessType", "EngineClass", "EngineInstance"))
         return is_fault_line and not re.search(r"\bxe |GT\d|\[drm", head)
 
+    def batch(self, lines: list[str], low: str, order: int, words: tuple[str, ...], counts_up: bool) -> None:
+        """Take lines of which some may matter.
+
+        low: the lines in lower case. order: number of the first. words: those of `_WORDS` that are in them.
+        counts_up: their times are differences, so every line moves the clock.
+        """
+        known, device, device_words = self.events.known, _DEVICE.search, _DEVICE_WORDS.search
+        for number, (line, low_line) in enumerate(zip(lines, low.split("\n")), order):  # noqa: B905 (Python 3.9)
+            if device(low_line) is not None:
+                found = SECONDS.match(line)
+                if found is not None:
+                    text = line[found.end() :]
+                    said = known(text)
+                    if said is not None:  # one line of an error report, seen before in the same words
+                        if self._pending:
+                            self.flush()
+                        self.seconds = self.clock.running = float(found.group(1))
+                        self.events.step(said, Message(self.seconds, None, text, number))
+                        continue
+                is_hit = device_words(low_line) is not None
+            else:
+                is_hit = False
+            if words and not is_hit:
+                for word in words:
+                    if word in low_line:
+                        is_hit = True
+                        break
+            if is_hit or self._pending or (self.events.lockup is not None and "+0x" in line):
+                self.line(line, number, is_hit)
+            elif counts_up:
+                self.clock.split(line)
+
     def flush(self) -> None:
         if self._pending:
             seconds, order = self._at
@@ -142,33 +184,21 @@ def parse_text(lines: Iterable[str], now: float, booted: float | None) -> Log:
     assembler = _Assembler(clock)
     count = missed = 0
     first = NO_TIME
-    is_whole = False
+    is_whole = counts_up = False
     newest = ""
     for batch in batches(lines):
-        blob = "\n".join(batch).lower()
+        blob = "\n".join(batch)
         if not count:
             first, is_whole = _beginning(batch, now, booted)
-        words = _hits(blob)
-        has_device = _DEVICE.search(blob) is not None
-        if words or has_device or assembler.waits:
-            lowered = blob.split("\n")
-            if len(lowered) != len(batch):
-                lowered = [line.lower() for line in batch]
-            for index, low in enumerate(lowered):
-                is_hit = (
-                    has_device and _DEVICE.search(low) is not None and any(word in low for word in _DEVICE_WORDS)
-                ) or (bool(words) and any(word in low for word in words))
-                if is_hit or assembler.waits:
-                    assembler.line(batch[index], count + index, is_hit)
-                elif low.startswith(("[  +", "[mo")) or not clock.anchored:
-                    clock.split(batch[index])
-        elif not clock.anchored:
-            for line in batch:
-                clock.split(line)
+            counts_up = _DELTA.search(blob) is not None
+        low = blob.lower()
+        words = _hits(low)
+        if counts_up or assembler.waits or words or _DEVICE.search(low) or assembler.events.lockup is not None:
+            assembler.batch(batch, low, count, words, counts_up)
         count += len(batch)
         newest = batch[-1]
-        if "missed " in words:
-            missed += sum(int(found) for found in re.findall(r"missed (\d+) kernel messages", blob))
+        if "kernel messages" in words:
+            missed += sum(int(found) for found in re.findall(r"missed (\d+) kernel messages", low))
     if not count:
         raise ValueError("no lines")
     assembler.flush()
@@ -213,48 +243,38 @@ def parse_journal(lines: Iterable[str]) -> Log:
     first = last = NO_TIME
     boot_id = newest = ""
     is_whole = False
-    wall_minus_seconds: float | None = None
     for batch in batches(lines):
-        shorts = []
-        for line in batch:
-            at = line.find('"MESSAGE"')
-            shorts.append(line[at + 9 :] if at >= 0 else line)
-        blob = "\n".join(shorts).lower()
+        shorts = [line[line.find('"MESSAGE"') + 9 :] for line in batch]
+        low = "\n".join(shorts).lower()
         is_first = not count
-        words = _hits(blob)
-        has_bytes = '"MESSAGE":[' in batch[0] or any('"MESSAGE":[' in line or '"MESSAGE" : [' in line for line in batch)
-        has_device = _DEVICE.search(blob) is not None
-        if is_first or words or has_device or has_bytes:
-            lowered = blob.split("\n")
-            for index, low in enumerate(lowered):
-                is_hit = (
-                    (has_device and _DEVICE.search(low) is not None and any(word in low for word in _DEVICE_WORDS))
-                    or (bool(words) and any(word in low for word in words))
-                    or (has_bytes and low.lstrip(" :").startswith("["))
-                )
+        words = _hits(low)
+        has_bytes = _BYTES.search(low) is not None
+        if is_first or words or has_bytes or _DEVICE.search(low) or assembler.events.lockup is not None:
+            for index, short in enumerate(shorts):
+                is_hit = _is_hit(short.lower(), words) or (has_bytes and _BYTES.match(short) is not None)
+                is_hit = is_hit or (assembler.events.lockup is not None and "+0x" in short)
                 if not is_hit and not (is_first and index < 64):
                     continue
                 try:
                     entry = json.loads(batch[index])
-                except ValueError:
+                    seconds, wall = _times(entry)
+                except (ValueError, AttributeError):  # not JSON, or JSON but no entry
                     broken += 1
                     continue
-                if not isinstance(entry, dict):
-                    broken += 1
-                    continue
-                seconds, wall = _times(entry)
                 text = _message(entry.get("MESSAGE"))
                 if first == NO_TIME:
                     first = seconds
-                boot_id = boot_id or str(entry.get("_BOOT_ID", ""))
+                    boot_id = str(entry.get("_BOOT_ID", ""))
                 is_whole = is_whole or (is_first and text.startswith(("Linux version ", "Booting Linux on ")))
                 found = re.match(r"Missed (\d+) kernel messages", text)
                 if found:
                     missed += int(found.group(1))
-                if wall is not None and seconds != NO_TIME:
-                    wall_minus_seconds = wall - seconds
                 if is_hit:
-                    _entry(assembler, text, seconds, wall, count + index)
+                    said = assembler.events.known(text)
+                    if said is not None:
+                        assembler.events.step(said, Message(seconds, wall, text, count + index))
+                    else:
+                        _entry(assembler, text, seconds, wall, count + index)
         count += len(batch)
         newest = batch[-1]
     try:
@@ -274,7 +294,7 @@ def parse_journal(lines: Iterable[str]) -> Log:
         missed + broken,
         is_whole or 0 <= first <= STARTED,
         True,
-        wall_minus_seconds,
+        None,
     )
 
 
@@ -420,10 +440,8 @@ def read(reader: Reader) -> KernelLog:
     now = reader.taken_at()
     log = journal = _from_journal(reader)
     access = "journal"
-    if journal.value is None or not journal.value.whole:
-        ring = _take(reader.lines(DMESG), lambda lines: parse_text(lines, now, booted))
-        if journal.value is None or (ring.value is not None and ring.value.whole):
-            log, access = ring, "dmesg"
+    if journal.value is None:
+        log, access = _take(reader.lines(DMESG), lambda lines: parse_text(lines, now, booted)), "dmesg"
     if log.value is None:
         log = _neither(journal, log)
     boot_id = reader.line(BOOT_ID).then(lambda text: text.replace("-", "").lower())

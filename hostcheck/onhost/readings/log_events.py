@@ -266,7 +266,8 @@ _RULES: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
             "link.limited",
             "bandwidth",
             r"(?P<available>[\d.]+ Gb/s) available PCIe bandwidth, limited by (?P<speed>\S+ GT/s)(?: PCIe)? "
-            rf"(?P<width>x\d+) link at (?P<at>{BDF})(?: \(capable of (?P<capable>[\d.]+ Gb/s) with (?P<capable_link>[^)]*)\))?",
+            rf"(?P<width>x\d+) link at (?P<at>{BDF})"
+            r"(?: \(capable of (?P<capable>[\d.]+ Gb/s) with (?P<capable_link>[^)]*)\))?",
         ),
         (
             "dpc",
@@ -652,7 +653,7 @@ class Events:
 
     def __init__(self) -> None:
         self._folded: dict[tuple[str, str, bool, str], Folded] = {}
-        self._cache: dict[str, Said | None] = {}
+        self._steps: dict[str, Said] = {}
         self._announced: dict[str, Announced] = {}  # by port
         self._by_source: dict[str, Announced] = {}
         self._open: Announced | None = None  # newest whose sender is not known, or which stands for several
@@ -664,7 +665,7 @@ class Events:
         self._sections: dict[str, Section] = {}
         self._closed: list[Section] = []
         self._fault: tuple[str, Message, Folded | None] | None = None
-        self._lockup: tuple[Folded, Message] | None = None
+        self.lockup: tuple[Folded, Message] | None = None
         self._nvidia = ""
 
     def fold(self, kind: str, device: str, previous_boot: bool = False, extra: str = "") -> Folded:
@@ -675,22 +676,28 @@ class Events:
             found = self._folded[key] = Folded(kind, device, previous_boot)
         return found
 
+    def known(self, text: str) -> Said | None:
+        """What a line of an error report says, if the same words were seen before; such lines stand alone."""
+        return self._steps.get(text)
+
+    def step(self, said: Said, message: Message) -> None:
+        """Take one line of an error report."""
+        _STEPS[said.kind](self, said, message)
+
     def add(self, message: Message) -> None:
         """Take one message."""
         text = message.text
-        try:
-            said = self._cache[text]
-        except KeyError:
-            if len(self._cache) >= CACHE:
-                self._cache.clear()
-            said = self._cache[text] = classify(text)
+        said = classify(text)
         if said is None:
             return
         kind = said.kind
         if kind.startswith("aer:"):
             if text.startswith("nvidia "):
                 self._nvidia = said.bdf  # its driver's own lines may name no card at all
-            _STEPS[kind](self, said, message)
+            if len(self._steps) >= CACHE:
+                self._steps.clear()
+            self._steps[text] = said
+            self.step(said, message)
         elif kind == "hw:line":
             self._hardware(said, message)
         elif kind == "xe.open_block":
@@ -712,10 +719,13 @@ class Events:
             for key, pattern in _NOTES.items():
                 for found in pattern.finditer(text):
                     event.note(key, next(group for group in found.groups() if group))
-        elif self._lockup is not None and abs(message.order - self._lockup[1].order) < NEAR_LINES:
+        elif self.lockup is not None:
+            if message.order - self.lockup[1].order >= NEAR_LINES:
+                self.lockup = None
+                return
             frame = re.search(r"(?:\? )?(\w+)\+0x[0-9a-f]+/0x[0-9a-f]+(?: \[(\w+)\])?", text)
             if frame:
-                self._lockup[0].note("frames", frame.group(1) + (f" [{frame.group(2)}]" if frame.group(2) else ""))
+                self.lockup[0].note("frames", frame.group(1) + (f" [{frame.group(2)}]" if frame.group(2) else ""))
 
     def _plain(self, said: Said, message: Message) -> None:
         kind, device = said.kind, said.bdf
@@ -729,7 +739,7 @@ class Events:
         if kind in ("xe.page_fault", "xe.fault_response"):
             self._fault = (device, message, event)
         elif kind.startswith("lockup"):
-            self._lockup = (event, message)
+            self.lockup = (event, message)
             self._frames(message)
         elif kind == "dpc":
             self._uncorrected.append(event)

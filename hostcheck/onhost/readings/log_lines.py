@@ -16,7 +16,7 @@ NO_TIME = -1.0
 
 BDF = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
 
-_SECONDS = re.compile(r"\[ *(\d+\.\d+)(?: *<[ \d.]*>)?\](?:\[ *[TC]\d+\])? ?")
+SECONDS = re.compile(r"\[ *(\d+\.\d+)(?: *<[ \d.]*>)?\](?:\[ *[TC]\d+\])? ?")
 _LEVEL = re.compile(r"<\d{1,3}>|[a-z0-9]+ *: *(?:emerg|alert|crit|err|warn|notice|info|debug) *: ?")
 _DELTA = re.compile(r"\[ *<? *\+? *(\d+\.\d+)>? *\] ?")
 _DATE = re.compile(r"\[([A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d \d{4})\] ?")
@@ -69,6 +69,13 @@ def _day(month: str, day: str, hour: str, minute: str, second: str, now: float) 
     return None
 
 
+def _date(words: list[str]) -> datetime:
+    """``Tue Mar  3 12:34:56 2026``, as words. Raises ValueError."""
+    hour, minute, second = (int(part) for part in words[3].split(":"))
+    month = _MONTHS.index(words[1]) + 1
+    return datetime(int(words[4]), month, int(words[2]), hour, minute, min(second, 59), 0, timezone.utc)
+
+
 class Clock:
     """Turns what stands before a message into seconds since boot.
 
@@ -94,7 +101,7 @@ class Clock:
         >>> Clock(None, 0.0).split("no form")
         (None, 'no form')
         """
-        fast = _SECONDS.match(line)
+        fast = SECONDS.match(line)
         if fast is None or " kernel: " in line[fast.end() : fast.end() + 80]:
             return self._slow(line)
         self.anchored = True
@@ -109,7 +116,7 @@ class Clock:
                 line = line[found.end() :]
                 stamp = NO_TIME if stamp is None else stamp
                 continue
-            found = _SECONDS.match(line)
+            found = SECONDS.match(line)
             if found:
                 self.anchored = True
                 stamp = self.running = float(found.group(1))
@@ -122,7 +129,7 @@ class Clock:
                 continue
             found = _DATE.match(line)
             if found:
-                moment = datetime.strptime(found.group(1), "%a %b %d %H:%M:%S %Y").replace(tzinfo=timezone.utc)
+                moment = _date(found.group(1).split())
                 stamp, line = self._wall(moment.timestamp(), False, line[found.end() :]), line[found.end() :]
                 continue
             found = _MINUTE.match(line)
@@ -199,7 +206,7 @@ def is_cut(text: str) -> bool:
 
 
 class Message(NamedTuple):
-    """One message. seconds: since boot, or `NO_TIME`; wall: since the epoch, or None; text: its lines; order: line number."""
+    """One message: seconds since boot (or `NO_TIME`), seconds since the epoch (or None), its lines, its line number."""
 
     seconds: float
     wall: float | None
