@@ -19,7 +19,7 @@ FIRMWARE = "BIOS: set CPU power management to OS control, or to maximum performa
 
 # With these drivers `powersave` is the normal dynamic mode, steered by EPP (kernel docs, admin-guide/pm/intel_pstate
 # and amd-pstate); with every other one it pins the clock to its minimum (gamemode#299).
-DYNAMIC_DRIVERS = frozenset({"intel_pstate", "amd-pstate-epp"})
+DYNAMIC_DRIVERS = frozenset({"intel_pstate", "amd-pstate-epp", "amd_pstate_epp"})  # the last in kernel 6.3 only
 PINNING_DRIVERS = frozenset(
     {"intel_cpufreq", "acpi-cpufreq", "amd-pstate", "cppc_cpufreq", "pcc-cpufreq", "powernow-k8", "cpufreq-dt", "scmi"}
 )
