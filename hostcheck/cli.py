@@ -190,6 +190,22 @@ def report(given: argparse.Namespace) -> int:
     return code
 
 
+def topology_options(parser: Parser) -> None:
+    source_options(parser)
+    judge_options(parser)
+
+
+def topology(given: argparse.Namespace) -> int:
+    """Draw the way from root port to every card, with what is wrong on the hop where it is."""
+    from .report import terminal
+    from .report.topology import render
+
+    report = judge(given)
+    out = terminal.console()
+    out.print(render(report.facts, report.findings))
+    return 0 if report.facts.pcie.gpus.value is not None else 3
+
+
 def explain_options(parser: Parser) -> None:
     source_options(parser)
     judge_options(parser)
@@ -233,6 +249,7 @@ VERBS: dict[str, Verb] = {
     "record": (record, record_options),
     "report": (report, report_options),
     "explain": (explain, explain_options),
+    "topology": (topology, topology_options),
 }
 
 EPILOG = """\
@@ -242,6 +259,7 @@ examples:
   hostcheck audit --expect class.yml --format json what a program reads
   hostcheck record -o host.json                    a redacted recording of this machine
   hostcheck explain pcie.link.width                what a check looks at, and why
+  hostcheck topology                               every hop from root port to card
   hostcheck report reports/latest                  the last run of the playbook
 
 exit codes: 0 nothing failing, 1 an unwaived fail, 2 wrong use or bad input,

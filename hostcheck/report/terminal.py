@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from typing import IO
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
 from ..assess import Report
@@ -27,7 +26,7 @@ STYLE = {
     Status.not_applicable: "dim",
 }
 ORDER = (Status.fail, Status.warn, Status.unknown, Status.info, Status.ok, Status.not_applicable)
-WIDTH = 100  # columns when the output is not a terminal
+INDENT = Text(" " * 9)
 LEVELS = {
     0: (Status.fail, Status.warn),
     1: (Status.fail, Status.warn, Status.unknown, Status.info),
@@ -49,8 +48,7 @@ def console(file: IO[str] | None = None, like: IO[str] | None = None) -> Console
         emoji=False,
         force_terminal=terminal,
         no_color=not terminal or bool(os.environ.get("NO_COLOR")),
-        width=None if terminal else WIDTH,
-        soft_wrap=False,
+        soft_wrap=True,  # the terminal wraps: a command stays one line that can be copied
     )
 
 
@@ -100,18 +98,18 @@ def _entry(findings: Sequence[Finding], out: Console, verbose: bool) -> None:
         line.append("  " + visible(told))
     if first.waived:
         line.append(f"  waived until {visible(first.waived['until'])}: {visible(first.waived['justification'])}", "dim")
-    out.print(line, overflow="fold")
+    out.print(line)
     if first.explains:
         said = sorted({f"{item.id} {item.status.value}" for item in first.explains})
-        out.print(Padding(Text(f"explains {len(first.explains)}: " + ", ".join(said)), (0, 0, 0, 9)), overflow="fold")
+        out.print(INDENT + Text(f"explains {len(first.explains)}: " + ", ".join(said)))
     steps = list(dict.fromkeys(finding.next_step for finding in findings if finding.next_step))
     if first.status in (Status.fail, Status.warn) or verbose:
         for step in steps[:3]:
-            out.print(Padding(Text("-> " + visible(step)), (0, 0, 0, 9)), overflow="fold")
+            out.print(INDENT + Text("-> " + visible(step)))
     if verbose:
         sources = list(dict.fromkeys(finding.source for finding in findings if finding.source))
         for source in sources[:3]:
-            out.print(Padding(Text("read from " + visible(source), style="dim"), (0, 0, 0, 9)), overflow="fold")
+            out.print(INDENT + Text("read from " + visible(source), style="dim"))
 
 
 def show_finding(finding: Finding, out: Console) -> None:
@@ -145,7 +143,7 @@ def unknown_lines(findings: Sequence[Finding]) -> list[str]:
 
 def show(report: Report, out: Console, verbose: int = 0) -> None:
     """Print one host: the headline, fails, warnings, unknowns folded by reason, and counts of the rest."""
-    out.print(Text(headline(report), style="bold"), overflow="fold")
+    out.print(Text(headline(report), style="bold"))
     shown = LEVELS[min(verbose, 2)]
     for status in ORDER:
         if status not in shown:
@@ -154,7 +152,7 @@ def show(report: Report, out: Console, verbose: int = 0) -> None:
             _entry(group, out, verbose > 0)
     if verbose == 0:
         for line in unknown_lines(report.findings):
-            out.print(Text(f" {'unknown':<8}", STYLE[Status.unknown]) + Text(visible(line)), overflow="fold")
+            out.print(Text(f" {'unknown':<8}", STYLE[Status.unknown]) + Text(visible(line)))
     counts = report.counts
     rest = [f"{counts[status.value]} {status.value.replace('_', ' ')}" for status in ORDER if counts[status.value]]
     hidden = len(list(all_unknown(report.findings))) - counts["unknown"]
@@ -181,5 +179,5 @@ def show_run(outcomes: Sequence[Outcome], out: Console, verbose: int = 0, folder
         told = ", ".join(f"{count} {what}" for what, count in tally.items() if count)
         out.print(Text(f"{len(outcomes)} hosts: {told}", "bold"))
     if folder:
-        out.print(Text(f"report: {folder}", "dim"), overflow="fold")
+        out.print(Text(f"report: {folder}", "dim"))
     return code
