@@ -13,6 +13,7 @@ import re
 from typing import Any, Callable
 
 from .reader import Reader
+from .readings import owners
 
 REMOVED = "[removed]"
 HEX = "0-9A-Fa-f"
@@ -157,6 +158,8 @@ def _name_pattern(name: str) -> re.Pattern[str]:
 def _prepare(path: str, content: Any) -> Any:
     if path in CMDLINES and isinstance(content, str):
         return INIT_PROGRAM.sub(rf"\1{REMOVED}", INIT_ARGUMENTS.sub(rf"\1 {REMOVED}", content.rstrip("\n"))) + "\n"
+    if owners.FREE_FORM.match(path) and isinstance(content, str):
+        return owners.reduced(content)  # scripts and units hold anything; only lines that set something stay
     if path.endswith("/config") and isinstance(content, dict) and "base64" in content:
         return {"base64": base64.b64encode(without_serial(base64.b64decode(content["base64"]))).decode("ascii")}
     return content
