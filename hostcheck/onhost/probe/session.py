@@ -203,7 +203,7 @@ class Worker:
                 if not timeout_is_failure:
                     return {}
                 raise WorkerFailed("hung", f"no answer within {allowed_s:.0f} s", self.stderr_tail())
-            if greeting and not line.startswith(b'{"reply":"hello"'):
+            if greeting and not _is_hello(line):
                 self.preamble += line.decode("utf-8", "replace")
                 if len(self.preamble) > self.limits.preamble:
                     raise WorkerFailed(
@@ -259,17 +259,28 @@ class Worker:
                 selector.register(self._process.stderr, selectors.EVENT_READ)
             if self._to_write and self._process.stdin is not None and not self._process.stdin.closed:
                 selector.register(self._process.stdin, selectors.EVENT_WRITE)
-            for key, _ in selector.select(seconds):
-                if key.fileobj is self._process.stdin:
-                    self._flush()
-                elif key.fileobj is self._process.stderr:
-                    self._read_stderr()
-                else:
-                    data = os.read(self._process.stdout.fileno(), 1 << 20)
-                    self._out += data
-                    if not data:
-                        self._read_stderr()
-                        raise WorkerFailed("died", self._how_it_ended(), self.stderr_tail())
+            # Its end is watched apart from its stdout: a child that it left behind keeps that open.
+            ended = _open_pidfd(self._process.pid)
+            try:
+                if ended is not None:
+                    selector.register(ended, selectors.EVENT_READ)
+                ready = {key.fileobj for key, _ in selector.select(seconds if ended is not None else 0.2)}
+            finally:
+                if ended is not None:
+                    os.close(ended)
+        if self._process.stdin in ready:
+            self._flush()
+        if self._process.stderr in ready:
+            self._read_stderr()
+        if self._process.stdout in ready:
+            data = os.read(self._process.stdout.fileno(), 1 << 20)
+            self._out += data
+            if data:
+                return  # a last answer counts, even of a process that has ended
+        elif self._reaped(0.0) is None:
+            return
+        self._read_stderr()
+        raise WorkerFailed("died", self._how_it_ended(), self.stderr_tail())
 
     def _read_stderr(self) -> None:
         assert self._process is not None
@@ -317,9 +328,8 @@ class Worker:
         end = time.monotonic() + seconds
         while True:
             # Peek only: while the leader is not reaped its process group id cannot belong to anybody else.
-            if os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-                info = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
-                assert info is not None
+            info = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if info is not None:
                 return info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
             if time.monotonic() >= end:
                 return None
@@ -327,14 +337,16 @@ class Worker:
             time.sleep(0.01)
 
     def _drain(self) -> None:
+        """Empty the pipes of a process that is ending; its last words are kept."""
         assert self._process is not None
         for stream in (self._process.stdout, self._process.stderr):
             if stream is None or stream.closed:
                 continue
             try:
-                while os.read(stream.fileno(), 1 << 16):
-                    pass
-            except (BlockingIOError, OSError):
+                while data := os.read(stream.fileno(), 1 << 16):
+                    if stream is self._process.stderr:
+                        self._err = (self._err + data)[-4000:]
+            except BlockingIOError:
                 continue
 
     def close(self) -> None:
@@ -359,6 +371,23 @@ class Worker:
         for stream in (process.stdout, process.stderr):
             if stream is not None:
                 stream.close()
+
+
+def _open_pidfd(pid: int) -> int | None:
+    """Return a descriptor that is readable once the process has ended, or None where there is none (seccomp)."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
+
+
+def _is_hello(line: bytes) -> bool:
+    """Say whether a line is the worker's first one and not something that the image prints."""
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(value, dict) and value.get("reply") == "hello"
 
 
 def _kill_group(leader: int, number: int) -> None:
