@@ -11,7 +11,16 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 WAIVERS_SCHEMA = "hostcheck/waivers/1"
 
@@ -83,11 +92,28 @@ class Aer(Model):
     storm_per_s: float = 1.0
 
 
+class HostPackages(Model):
+    """Wish of the role host_packages. names: as this distribution calls them; None: the role's own list."""
+
+    install: bool = False
+    names: tuple[str, ...] | None = None
+
+
 class CpuGovernor(Model):
-    """Wish of the role cpu_governor. None: not wanted, so not judged against."""
+    """Wish of the role cpu_governor. None: not wanted, so not judged against. scaling_min_freq: kHz."""
 
     governor: str | None = None
-    epp: str | None = None
+    epp: Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)] | None = None
+    scaling_min_freq: int | None = Field(default=None, gt=0)
+    disable_deepest_idle: bool = False
+
+
+class KernelArguments(Model):
+    """Wish of the role kernel_arguments: words on every normal boot entry, and words on none."""
+
+    present: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+    try_once: bool = False
 
 
 class PcieAspm(Model):
@@ -95,17 +121,63 @@ class PcieAspm(Model):
 
     policy: a word of /sys/module/pcie_aspm/parameters/policy.
     effective: what LnkCtl of the GPU paths should say, ``disabled`` or ``l1``; None: not judged.
+    runtime_write: write the policy of the running kernel as well; such writes wedged cards (the lab's notes).
     """
 
     policy: Literal["default", "performance", "powersave", "powersupersave"] | None = None
     effective: Literal["disabled", "l1"] | None = None
+    runtime_write: bool = False
+
+
+class GpuRuntimePm(Model):
+    """Wish of the role gpu_runtime_pm. YAML reads a bare ``on`` as true. runtime_auto: this host may say ``auto``."""
+
+    control: (
+        Annotated[Literal["on", "auto"], BeforeValidator(lambda value: "on" if value is True else value)] | None
+    ) = None
+    runtime_auto: bool = False
+    cards_expected: bool | None = None
+
+    @model_validator(mode="after")
+    def _allowed(self) -> GpuRuntimePm:
+        if self.control == "auto" and not self.runtime_auto:
+            raise ValueError("control: auto lost cards that could not wake up; allow it with runtime_auto: true")
+        return self
+
+
+class CollectiveInterface(Model):
+    """A network interface by exactly one of these."""
+
+    name: str | None = None
+    mac: str | None = None
+    address: str | None = None
+    subnet: str | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> CollectiveInterface:
+        if sum(value is not None for value in (self.name, self.mac, self.address, self.subnet)) != 1:
+            raise ValueError("wanted exactly one of name, mac, address and subnet")
+        return self
+
+
+class CollectiveEnv(Model):
+    """Wish of the role collective_env. units: services that read the variables. link_name: for the interface."""
+
+    interface: CollectiveInterface | None = None
+    variables: dict[str, str | int | float] = Field(default_factory=dict)
+    units: tuple[str, ...] = ()
+    link_name: str | None = None
 
 
 class Settings(Model):
     """One wanted value for roles and checks alike, one key per role."""
 
+    host_packages: HostPackages = HostPackages()
     cpu_governor: CpuGovernor = CpuGovernor()
+    kernel_arguments: KernelArguments = KernelArguments()
     pcie_aspm: PcieAspm = PcieAspm()
+    gpu_runtime_pm: GpuRuntimePm = GpuRuntimePm()
+    collective_env: CollectiveEnv = CollectiveEnv()
 
 
 class Expectation(Model):

@@ -93,6 +93,12 @@ reboot_required:
   returned: always
   type: bool
   sample: false
+held:
+  description: Processes that use a card, when a reboot is required; it would stop them.
+  returned: always
+  type: list
+  elements: str
+  sample: ["4711 (python3)"]
 trial:
   description: State of a one-shot boot, V(armed) or V(booted); empty without one.
   returned: always
@@ -115,6 +121,7 @@ left:
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.hostcheck.onhost.settings.catalogue import SETTINGS
 from ansible.module_utils.hostcheck.onhost.settings.engine import Failed, Host, Refused, Result, apply, undo
+from ansible.module_utils.hostcheck.onhost.settings.jobs import holders
 
 
 def main() -> None:
@@ -135,8 +142,11 @@ def main() -> None:
     setting = SETTINGS[module.params["name"]]
     change = apply if module.params["state"] == "present" else undo
     result = Result(setting.name)
+    held: tuple[str, ...] = ()
     try:
-        result = change(setting, module.params["wanted"], Host(module.params["root"]), module.check_mode)
+        host = Host(module.params["root"])
+        result = change(setting, module.params["wanted"], host, module.check_mode)
+        held = holders(host) if result.reboot_required else ()
     except (Failed, Refused) as error:
         result.failure = str(error)
     except ValueError as error:  # the root is no directory, or its .hostcheck.json is no recording
@@ -152,6 +162,7 @@ def main() -> None:
         "owner": result.owner,
         "not_applicable": result.not_applicable,
         "reboot_required": result.reboot_required,
+        "held": held,
         "trial": result.trial,
         "done": result.done,
         "left": result.left,

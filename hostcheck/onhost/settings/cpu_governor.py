@@ -205,10 +205,9 @@ def _check(wanted: Wanted, policies: tuple[Policy, ...], host: Host) -> None:
             _check_epp(wanted, policy)
         if wanted.scaling_min_freq is not None:
             low, high = host.must(policy.hw_min_khz), host.must(policy.hw_max_khz)
-            if not low <= wanted.scaling_min_freq <= high:
-                raise Refused(
-                    f"{NAME}.scaling_min_freq: {wanted.scaling_min_freq} is outside {low} to {high} kHz of {policy.name}"
-                )
+            khz = wanted.scaling_min_freq
+            if not low <= khz <= high:
+                raise Refused(f"{NAME}.scaling_min_freq: {khz} is outside {low} to {high} kHz of {policy.name}")
 
 
 def _check_epp(wanted: Wanted, policy: Policy) -> None:

@@ -17,6 +17,7 @@ from ..readings.kernel_log import KernelLog
 from . import boot
 from .boot_entries import holds
 from .engine import Goal, Host, Plan, Record, Refused, Setting, Value, View, keys_of
+from .jobs import holders
 
 NAME = "pcie_aspm"
 ARGUMENT = "pcie_aspm.policy"
@@ -72,20 +73,6 @@ def _obstacle(host: Host, found: aspm.Aspm, log: KernelLog, wanted: Wanted) -> s
         return ""  # the entries of the next boot do not have it any more, and this boot can say nothing of them
     why, source = aspm.obstacle(found, log.events.value or ())
     return f"cannot be controlled: {why} ({source}); LnkCtl says {_effective(host, log)}" if why else ""
-
-
-def holders(host: Host) -> tuple[str, ...]:
-    """Processes that have a render or card node open. Raises Failed when that cannot be seen."""
-    found = []
-    for path in host.reader.children("/proc", r"[0-9]+"):
-        names = host.reader.names(f"{path}/fd")
-        if names.unread == "absent":
-            continue  # ended meanwhile
-        for name in host.must(names):
-            if (host.reader.link(f"{path}/fd/{name}").value or "").startswith("/dev/dri/"):
-                found.append(f"{path.rpartition('/')[2]} ({host.reader.line(f'{path}/comm').value or '?'})")
-                break
-    return tuple(found)
 
 
 def _guard(host: Host, log: KernelLog) -> None:
