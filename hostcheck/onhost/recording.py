@@ -15,7 +15,6 @@ import errno
 import json
 import os
 import shlex
-import stat as stat_module
 import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
@@ -311,6 +310,7 @@ class Recorder(Reader):
         self.kept: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
         self._listed: dict[str, tuple[str, ...]] = {}
         self._resolved: dict[str, str] = {"": ""}
+        self._read: dict[str, bytes] = {}
 
     def taken_at(self) -> float:
         return self.inner.taken_at()
@@ -340,10 +340,13 @@ class Recorder(Reader):
 
     def data(self, path: str, limit: int = FILE_LIMIT) -> Reading[bytes]:
         real = self._real(path)
+        if real in self._read and len(self._read[real]) <= limit:
+            return Reading(self._read[real], path)  # read once: a recording has one value for each file
         reading = self.inner.data(path, limit)
         if reading.value is None:
             self._keep_error(real, reading)
             return reading
+        self._read[real] = reading.value
         try:
             content: Any = reading.value.decode("utf-8")
             if "\0" in content:
@@ -456,11 +459,10 @@ class Recorder(Reader):
                 if path in files or path in links or path in folders:
                     continue
                 target = self.inner.link(path).value
-                found = self.inner.stat(path).value
                 if target is not None:
                     links[path] = target
-                elif found is not None and stat_module.S_ISDIR(found.mode):
-                    files[f"{path}/"] = ""
+                elif self.inner.names(path).unread not in ("absent", "io"):
+                    files[f"{path}/"] = ""  # a directory, also one that refuses to be listed
                 else:
                     files[path] = {"error": "ENODATA"}  # there, but nothing asked for its content
             if folder not in folders and not names and folder not in files:

@@ -21,18 +21,25 @@ UUID = re.compile(rf"(?<![\w-])(?:[{HEX}]{{8}}-(?:[{HEX}]{{4}}-){{3}}[{HEX}]{{12
 MAC = re.compile(rf"(?<![\w:.-])(?:[{HEX}]{{2}}[:-]){{5,19}}[{HEX}]{{2}}(?![\w:-])")
 IPV4 = re.compile(r"(?<![\w.-])(?:\d{1,3}\.){3}\d{1,3}(?![\w-]|\.\d)")
 IPV6 = re.compile(rf"(?<![\w:.])[{HEX}]{{0,4}}:[{HEX}:]*:[{HEX}:.]*(?![\w:])")
+Q = r"(?:\\*[\"'])?"  # a quotation mark, or one inside a string of JSON
 SERIAL = re.compile(
-    r"(?i)(\bserial(?:[ _-]?(?:number|no|num))?[\"']?\s*[:=]\s*[\"']?|\bserial[ _]number\s+)([^\s\"',;|]+)"
+    rf"(?i)(\bserial(?:[ _-]?(?:number|no|num))?{Q}\s*[:=]\s*{Q}|\bserial[ _]number\s+)([^\s\"',;|\\]+)"
 )
-PROXY = re.compile(r"(?i)(\b(?:https?|ftp|all|no|socks)_?proxy[\"']?\s*[:=]\s*[\"']?)([^\s\"'<>]+)")
+PROXY = re.compile(rf"(?i)(\b(?:https?|ftp|all|no|socks)_?proxy{Q}\s*[:=]\s*{Q})([^\s\"'<>\\]+)")
 USERINFO = re.compile(r"(?i)(\b[a-z][a-z0-9+.-]*://)[^\s/@\"']+@")
 SECRET = re.compile(
-    r"(?i)([\w.-]*(?:passw(?:or)?d|passphrase|secret|token|api[_-]?key|credential)[\w.-]*[\"']?\s*[:=]\s*[\"']?)"
-    r"([^\s\"',;]+)"
+    rf"(?i)([\w.-]*(?:passw(?:or)?d|passphrase|secret|token|api[_-]?key|credential)[\w.-]*{Q}\s*[:=]\s*{Q})"
+    r"([^\s\"',;\\]+)"
 )
 BYTES_MESSAGE = re.compile(r'("MESSAGE"\s*:\s*)\[([\d,\s]*)\]')
 INIT_ARGUMENTS = re.compile(r"(\s--)(?:\s.*)?$", re.MULTILINE | re.DOTALL)
 INIT_PROGRAM = re.compile(r"(?<!\S)((?:rd)?init=)\S+")
+LOGGED_COMMAND_LINE = re.compile(r"(ommand line: [^\n\"]*?\s--)\s[^\n\"]*")
+# The kernel prints init's arguments and environment, one a line, in its debug messages (init/main.c).
+RUN_INIT = re.compile(r"(\bRun )\S+( as init process)")
+INIT_LINES = re.compile(r"(\bwith (?:arguments|environment):)(?:\n\[ *[\d.]+\](?:\[[^\]]*\])? {3,}\S.*)+")
+INIT_MESSAGE = re.compile(r'("MESSAGE"\s*:\s*" {4,})(?:--|/|\w+=)[^"]*')
+BUILDER = re.compile(r"(Linux version \S+ \()[^\s()@]+@[^\s()]+")
 CMDLINES = ("/proc/cmdline", "/proc/1/cmdline")
 PARTS = ("files", "links", "stats", "statvfs", "commands", "calls", "samples")
 COMMON_NAMES = frozenset({"root", "localhost", "host", "linux", "debian", "ubuntu", "fedora", "user", "admin"})
@@ -114,6 +121,10 @@ class Redactor:
             text = BYTES_MESSAGE.sub(self._bytes_message, text)
         for pattern, stand_in in self._names:
             text = pattern.sub(stand_in, text)
+        for pattern in (LOGGED_COMMAND_LINE, INIT_LINES):
+            text = pattern.sub(rf"\1 {REMOVED}", text)
+        text = RUN_INIT.sub(rf"\1{REMOVED}\2", INIT_PROGRAM.sub(rf"\1{REMOVED}", text))
+        text = BUILDER.sub(r"\1builder@host", INIT_MESSAGE.sub(rf"\1{REMOVED}", text))
         text = PROXY.sub(lambda match: f"{match.group(1)}http://proxy-{self._number('proxy', match.group(2))}", text)
         text = USERINFO.sub(rf"\1{REMOVED}@", text)
         text = SECRET.sub(rf"\1{REMOVED}", text)
@@ -157,7 +168,7 @@ def _name_pattern(name: str) -> re.Pattern[str]:
 
 def _prepare(path: str, content: Any) -> Any:
     if path in CMDLINES and isinstance(content, str):
-        return INIT_PROGRAM.sub(rf"\1{REMOVED}", INIT_ARGUMENTS.sub(rf"\1 {REMOVED}", content.rstrip("\n"))) + "\n"
+        return INIT_ARGUMENTS.sub(rf"\1 {REMOVED}", content.rstrip("\n")) + "\n"
     if owners.FREE_FORM.match(path) and isinstance(content, str):
         return owners.reduced(content)  # scripts and units hold anything; only lines that set something stay
     if path.endswith("/config") and isinstance(content, dict) and "base64" in content:

@@ -92,6 +92,26 @@ def test_arguments_of_init_are_removed_from_the_command_line() -> None:
     assert text.startswith("ro quiet ")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[    0.000000] Kernel command line: ro quiet rdinit=/planted -- --key planted",
+        '{"MESSAGE":"Kernel command line: ro -- --key planted","PRIORITY":"5"}',
+        "[    1.000000] Run /planted as init process",
+        "[    1.000000]   with arguments:\n[    1.000000]     /planted\n[    1.000001]     --k=planted\n[    1.2] x",
+        '{"MESSAGE":"    KEY=planted","PRIORITY":"7"}',
+        "[    0.000000] Linux version 6.1.0 (planted@planted) (gcc 12)",
+    ],
+)
+def test_what_the_kernel_logs_of_its_command_line_and_of_init(text: str) -> None:
+    changed = redactor().text(text)
+    assert "planted" not in changed
+    if text.startswith("{"):
+        assert "[removed]" in json.loads(changed)["MESSAGE"]
+    else:
+        assert changed[:14] == text[:14]
+
+
 def test_serial_number_in_configuration_space() -> None:
     config = bytearray(4096)
     config[0x100:0x104] = (0x0001 | 1 << 16 | 0x140 << 20).to_bytes(4, "little")
