@@ -6,9 +6,9 @@ Adding a family is one file and one line in `FAMILIES`.
 from __future__ import annotations
 
 from ..findings import Declaration
-from . import aspm, cpu, gpu, links, power, tools
+from . import aer, aspm, cpu, faults, firmware, gpu, links, log, power, tools
 
-FAMILIES = (cpu, gpu, links, aspm, power, tools)
+FAMILIES = (cpu, gpu, links, aspm, power, tools, log, faults, aer, firmware)
 
 ALL: tuple[Declaration, ...] = tuple(
     value.declaration for family in FAMILIES for value in vars(family).values() if hasattr(value, "declaration")

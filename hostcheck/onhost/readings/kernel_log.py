@@ -31,8 +31,8 @@ STARTED = 10.0  # seconds; a log whose first line is later than this has lost it
 # faster than short ones.
 _WORDS = (
     "hardware error]", "nvrm: ", "lockup", "clocksource: ", "out of memory: killed", "blocked for more than",
-    "pcie aspm", "aspm is unsupported", "_osc", "callbacks suppressed", "kernel messages", "faulted address", "engineclass",
-    "guc version", "reset reason", "gpu hang: ecode",
+    "pcie aspm", "aspm is unsupported", "_osc", "callbacks suppressed", "kernel messages", "faulted address",
+    "engineclass", "guc version", "reset reason", "gpu hang: ecode",
 )  # fmt: skip
 _DEVICE = re.compile(r":[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7]|\))")
 # The same for lines that name one; the last is a status bit such as ``[12] Timeout``.
@@ -137,7 +137,7 @@ class _Assembler:
         counts_up: their times are differences, so every line moves the clock.
         """
         known, device, device_words = self.events.known, _DEVICE.search, _DEVICE_WORDS.search
-        for number, (line, low_line) in enumerate(zip(lines, low.split("\n")), order):  # noqa: B905 (Python 3.9)
+        for number, (line, low_line) in enumerate(zip(lines, low.split("\n")), order):  # noqa: B905
             if device(low_line) is not None:
                 found = SECONDS.match(line)
                 if found is not None:

@@ -86,6 +86,8 @@ UNCORRECTABLE = {
     24: "AtomicOpBlocked", 25: "TLPBlockedErr", 26: "PoisonTLPBlocked",
 }  # fmt: skip
 FATAL_BY_DEFAULT = ("DLP", "SDES", "FCP", "RxOF", "MalfTLP", "UncorrIntErr")  # PCIe base specification, 7.8.4.4
+# Correctable errors of the signal, the ones that matter (the others are advisory); not masked by default.
+SIGNAL = ("RxErr", "BadTLP", "BadDLLP", "Rollover", "Timeout")
 _LONG = {
     "receivererror": "RxErr", "relaynumrollover": "Rollover", "replaynumrollover": "Rollover",
     "replaytimertimeout": "Timeout",

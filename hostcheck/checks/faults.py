@@ -1,0 +1,362 @@
+"""Did a card hang, wedge, leave the bus or start in survivability mode on this boot?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..expectations import Expectation
+from ..findings import HOST, Cause, Finding, Status, check, unknown
+from ..onhost.gather import Facts
+from ..onhost.readings.kernel_log import Event, is_fault
+from ..onhost.readings.pcie import Gpu
+from . import log
+from .gpu import cards, subject
+
+REBOOT = "systemctl reboot  # a reset or a rebind does not bring it back"
+SHOW = "journalctl -k -b 0 --no-pager | grep {}"
+
+# What follows the dot of a kind -> words for a person. The kinds below leave a context or the card dead
+# (compute-runtime#946: "Fault response: Unsuccessful" goes with a dead context; a plain engine reset does not).
+SERIOUS = {
+    "page_fault": "page fault",
+    "fault_response": "page fault not served",
+    "cat_error": "memory CAT error",
+    "timedout_job": "timed-out job",
+    "kernel_job": "timed-out job of the driver itself",
+    "reset_failed": "failed reset",
+    "vm_error": "VM worker error",
+    "coredump_created": "coredump created",
+    "hang": "GPU hang",
+    "ring_timeout": "ring timeout",
+}
+MILD = {
+    "engine_reset": "engine reset",
+    "gt_reset": "GT reset",
+    "job_check": "job that did not start",
+    "reset": "reset",
+    "recovered": "recovered through reset",
+    "other": "error",
+    "timeout": "PCODE did not answer",
+    "load_failed": "GuC did not load",
+}
+APPLICATION_XIDS = frozenset({"13", "31", "43", "45", "68", "69", "109"})  # NVIDIA, Xid errors: caused by the program
+WEDGED = ("xe.wedged", "gpu.wedged")
+KERNEL_JOB = ("xe.kernel_job", "gpu.kernel_job")
+LOST = ("nvrm.lost", "gpu.lost")
+
+
+def word(kind: str) -> str:
+    return kind.partition(".")[2]
+
+
+def _of_boot(facts: Facts) -> list[Event]:
+    return [event for event in log.events(facts) if not event.previous_boot]
+
+
+def _recovered(found: list[Event]) -> bool:
+    """Is "recovered through reset" the last word? (drm_wedged_event; "device wedged" alone says nothing.)"""
+    good = [event.order_last for event in found if event.kind == "gpu.recovered"]
+    bad = [event.order_last for event in found if event.kind != "gpu.recovered" and is_fault(event.kind)]
+    return bool(good) and max(good) > max(bad, default=-1)
+
+
+def _device(bdf: str) -> str:
+    return bdf.rpartition(".")[0]
+
+
+def lost(facts: Facts) -> dict[str, list[Event]]:
+    """Cards that left the bus -> the events that say so, those of their other functions included."""
+    found = _of_boot(facts)
+    known = {gpu.bdf: gpu for gpu in facts.pcie.gpus.value or ()}
+    gone = {event.bdf: [event] for event in found if event.kind in LOST and event.bdf}
+    for event in found:
+        if event.kind == "d3_failed" and event.bdf in known:
+            gone.setdefault(event.bdf, []).append(event)
+        if event.kind == "slot.link_down":
+            for gpu in known.values():
+                if any(hop.bdf == event.bdf for hop in gpu.path[:-1]):
+                    gone.setdefault(gpu.bdf, []).append(event)
+    for event in found:
+        if event.kind not in ("d3_failed", "resume_failed"):
+            continue
+        for card, said in gone.items():
+            others = known[card].siblings if card in known else ()
+            if event.bdf != card and (_device(event.bdf) == _device(card) or event.bdf in others):
+                said.append(event)
+    return gone
+
+
+def wedged(facts: Facts) -> dict[str, list[Event]]:
+    """Cards that their driver gave up, or that are suspected to be dead -> the events that say so."""
+    found: dict[str, list[Event]] = {}
+    for event in _of_boot(facts):
+        if event.bdf and (event.kind in (*WEDGED, *KERNEL_JOB) or event.kind in ("guc.load_failed", "gpu.wedge_cut")):
+            found.setdefault(event.bdf, []).append(event)
+    every = _of_boot(facts)
+    return {card: said for card, said in found.items() if not _recovered([one for one in every if one.bdf == card])}
+
+
+def _subjects(facts: Facts, found: list[Event]) -> list[str]:
+    """Cards of this host, and every other device for which a GPU driver reports a fault."""
+    known = [gpu.bdf for gpu in cards(facts)] if facts.pcie.gpus.value else []
+    return sorted({*known, *(event.bdf for event in found if event.bdf)})
+
+
+def _gpu(facts: Facts, bdf: str) -> Gpu | None:
+    return next((gpu for gpu in facts.pcie.gpus.value or () if gpu.bdf == bdf), None)
+
+
+def _no_gpu(facts: Facts) -> bool:
+    return facts.pcie.gpus.value == ()
+
+
+@check("gpu.fault", title="No card faulted on this boot")
+def fault(facts: Facts, expectation: Expectation, previous: Facts | None = None) -> Iterator[Finding]:
+    """`gpu.fault`
+
+    Why: a coredump file expires within an hour and a card goes on serving after a plain engine reset, so only the
+    kernel log tells what happened on this boot (vllm#41663; compute-runtime#944, #946, #948). An engine reset alone is
+    a warning; what ends a process context or the card is a failure; where the last word is "recovered through reset", a
+    warning. A card without a fault is ok only when the log reaches back to the boot.
+    """
+    readable = facts.kernel_log.events
+    if readable.value is None:
+        yield from _unread(facts)
+        return
+    gone, dead = lost(facts), wedged(facts)
+    own = [
+        event
+        for event in _of_boot(facts)
+        if is_fault(event.kind) and event.kind not in (*LOST, *WEDGED, "survivability", "gpu.wedge_cut")
+    ]
+    gap = log.window_gap(facts)
+    subjects = _subjects(facts, own)
+    for bdf in subjects:
+        found = [event for event in own if event.bdf == bdf]
+        gpu = _gpu(facts, bdf)
+        dumped = gpu is not None and gpu.coredump.value is True
+        if found or dumped:
+            yield _fault(facts, bdf, found, dumped, bdf in dead, bdf in gone)
+        elif gap:
+            yield Finding(
+                "gpu.fault", log.gpu(bdf), Status.unknown, f"window incomplete: {gap}", source=readable.source
+            )
+        else:
+            yield Finding("gpu.fault", log.gpu(bdf), Status.ok, "no fault line on this boot", source=readable.source)
+    nameless = [event for event in own if not event.bdf and event.kind != "lockup.hard"]
+    if nameless:
+        yield _fault(facts, "", nameless, False, False, False)
+    elif not subjects and _no_gpu(facts):
+        yield Finding("gpu.fault", HOST, Status.not_applicable, seen="no GPU", source=facts.pcie.gpus.source)
+    elif not subjects and facts.pcie.gpus.value is None:
+        yield unknown("gpu.fault", facts.pcie.gpus)
+
+
+def _unread(facts: Facts) -> Iterator[Finding]:
+    """Without the log only a coredump that still exists says something."""
+    reading = facts.kernel_log.events
+    if _no_gpu(facts):
+        yield Finding("gpu.fault", HOST, Status.not_applicable, seen="no GPU", source=facts.pcie.gpus.source)
+        return
+    known = cards(facts) if facts.pcie.gpus.value else ()
+    for gpu in known:
+        if gpu.coredump.value:
+            yield _fault(facts, gpu.bdf, [], True, False, False)
+        else:
+            yield Finding(
+                "gpu.fault",
+                subject(gpu),
+                Status.unknown,
+                seen=f"{reading.unread}: {reading.detail}",
+                source=reading.source,
+                cause=log.ACCESS,
+            )
+    if not known:
+        yield Finding("gpu.fault", HOST, Status.unknown, f"{reading.unread}: {reading.detail}", cause=log.ACCESS)
+
+
+def _says(found: list[Event]) -> list[str]:
+    """Words for what happened, each with what the lines add."""
+    words = []
+    for event in found:
+        name = word(event.kind)
+        if event.kind == "nvrm.xid":
+            text = f"Xid {event.details.get('xid', '?')}"
+        elif event.kind == "lockup.hard":
+            text = f"hard lockup on CPU {event.details.get('cpu', '?')}, which takes its interrupts"
+        else:
+            text = SERIOUS.get(name) or MILD.get(name) or name.replace("_", " ")
+        extra = [event.details.get(key, "") for key in ("engines", "codes")]
+        if name == "page_fault" and event.details.get("addresses"):
+            extra.append(f"at {event.details['addresses']}")
+        told = " ".join(item for item in extra if item)
+        words.append(f"{text} ({told})" if told else text)
+    return list(dict.fromkeys(words))
+
+
+def _is_serious(event: Event) -> bool:
+    if event.kind == "nvrm.xid":
+        return not set(event.details.get("xid", "").split(", ")) <= APPLICATION_XIDS
+    return word(event.kind) in SERIOUS
+
+
+def _fault(facts: Facts, bdf: str, found: list[Event], dumped: bool, is_wedged: bool, is_lost: bool) -> Finding:
+    serious = dumped or any(_is_serious(event) for event in found)
+    if found and _recovered(found):
+        serious = False
+    words = _says(found)
+    if dumped and not any("coredump" in text for text in words):
+        words.append("a coredump exists")
+    seen = ", ".join(words) + (f"; {log.span(found)}" if found else "")
+    card = log.gpu(bdf) if bdf else HOST
+    step = SHOW.format(bdf) if bdf else "journalctl -k -b 0 --no-pager | grep -i gpu"
+    if dumped:
+        step = f"cp /sys/bus/pci/devices/{bdf}/devcoredump/data /root/coredump-{bdf}  # never write to it"
+    cause = Cause("gpu.lost", card) if is_lost else Cause("gpu.wedged", card) if is_wedged else None
+    return Finding(
+        "gpu.fault",
+        card,
+        Status.fail if serious else Status.warn,
+        seen=seen,
+        wanted="no fault on this boot",
+        source=facts.kernel_log.events.source or "/sys/class/devcoredump",
+        next_step=step,
+        cause=cause,
+        marks=log.marks(facts, found),
+    )
+
+
+@check("gpu.wedged", title="No card is wedged")
+def wedge(facts: Facts, expectation: Expectation, previous: Facts | None = None) -> Iterator[Finding]:
+    """`gpu.wedged`
+
+    Why: a wedged card stays in lspci with its driver bound, so enumeration passes (raspberry-pi-pcie-devices#695). The
+    tail of the line decides: "needs recovery" against "but recovered through reset" (cosmic-comp#2684). A timed-out job
+    "in no process [-1]" is the driver's own: stopping the program does not help.
+    """
+    if facts.kernel_log.events.value is None:
+        if not _no_gpu(facts):
+            reading = facts.kernel_log.events
+            seen = f"{reading.unread}: {reading.detail}"
+            yield Finding("gpu.wedged", HOST, Status.unknown, seen, source=reading.source, cause=log.ACCESS)
+        return
+    gone = lost(facts)
+    for bdf, found in sorted(wedged(facts).items()):
+        kinds = {event.kind for event in found}
+        status = Status.fail
+        if kinds & set(WEDGED):
+            seen = "the driver declared it wedged"
+            found = [event for event in found if event.kind in (*WEDGED, "guc.load_failed")]
+            if "guc.load_failed" in kinds:
+                seen += " after the GuC did not load"
+        elif kinds & set(KERNEL_JOB):
+            seen = "suspected: a job of the driver itself timed out (in no process)"
+        elif "guc.load_failed" in kinds:
+            seen = "suspected: the GuC did not load"
+        else:
+            seen, status = 'a line says "device wedged", but its end, which decides, is cut off', Status.unknown
+        failed = [event for event in _of_boot(facts) if event.kind == "probe_failed" and event.bdf == bdf]
+        yield Finding(
+            "gpu.wedged",
+            log.gpu(bdf),
+            status,
+            seen=f"{seen}; {log.span(found)}",
+            wanted="not wedged",
+            source=facts.kernel_log.events.source,
+            next_step=REBOOT,
+            cause=Cause("gpu.lost", log.gpu(bdf))
+            if bdf in gone
+            else Cause("gpu.enumeration", log.gpu(bdf))
+            if failed
+            else None,
+            marks=log.marks(facts, found),
+        )
+
+
+@check("gpu.lost", title="No card left the bus")
+def loss(facts: Facts, expectation: Expectation, previous: Facts | None = None) -> Iterator[Finding]:
+    """`gpu.lost`
+
+    Why: one lost card makes all of its functions fail, and errors on its link follow; that is one finding with its
+    consequences, not five (nvidia-docker#1553). The order of the lines decides what is cause and what is consequence.
+    """
+    if facts.kernel_log.events.value is None:
+        if not _no_gpu(facts):
+            reading = facts.kernel_log.events
+            seen = f"{reading.unread}: {reading.detail}"
+            yield Finding("gpu.lost", HOST, Status.unknown, seen, source=reading.source, cause=log.ACCESS)
+        return
+    for bdf, found in sorted(lost(facts).items()):
+        own = [event for event in found if event.bdf == bdf or event.kind == "slot.link_down"]
+        others = sorted({event.bdf for event in found if event not in own})
+        kinds = {event.kind for event in own}
+        what = "fell off the bus"
+        if not kinds & set(LOST):
+            what = "its link went down" if "slot.link_down" in kinds else "does not come back from its sleep state"
+        with_it = f", with its functions {', '.join(others)}" if others else ""
+        yield Finding(
+            "gpu.lost",
+            log.gpu(bdf),
+            Status.fail,
+            seen=f"{what}{with_it}; {log.span(own)}",
+            wanted="on the bus",
+            source=facts.kernel_log.events.source,
+            next_step="systemctl reboot  # then check power, riser and slot of this card",
+            marks=log.marks(facts, found),
+        )
+        for other in others:
+            said = [event for event in found if event.bdf == other]
+            yield Finding(
+                "gpu.lost",
+                log.gpu(other),
+                Status.fail,
+                seen=f"function of the lost card; {log.span(said)}",
+                source=facts.kernel_log.events.source,
+                cause=Cause("gpu.lost", log.gpu(bdf)),
+                marks=log.marks(facts, said),
+            )
+
+
+@check("gpu.state", title="No card is in survivability mode")
+def state(facts: Facts, expectation: Expectation, previous: Facts | None = None) -> Iterator[Finding]:
+    """`gpu.state`
+
+    Why: xpu-smi has reported survivability mode for a card that was serving (xpumanager#151); the driver's own file
+    or its kernel line is the test, and a firmware flash on a false alarm does harm.
+    """
+    said: dict[str, list[Event]] = {}
+    if facts.kernel_log.events.value is not None:
+        for event in _of_boot(facts):
+            if event.kind == "survivability":
+                said.setdefault(event.bdf, []).append(event)
+    for gpu in cards(facts) if facts.pcie.gpus.value else ():
+        if gpu.driver.value != "xe" and gpu.bdf not in said:
+            continue
+        lines = said.pop(gpu.bdf, [])
+        if lines or gpu.survivability.value:
+            yield _survivability(facts, gpu.bdf, lines)
+        elif gpu.survivability.value is False:
+            yield Finding(
+                "gpu.state", subject(gpu), Status.ok, "not in survivability mode", source=gpu.survivability.source
+            )
+        else:
+            cause = Cause("gpu.fault", subject(gpu)) if gpu.survivability.unread == "faulted" else None
+            reading = gpu.survivability
+            seen = f"{reading.unread}: {reading.detail}"
+            yield Finding("gpu.state", subject(gpu), Status.unknown, seen, source=reading.source, cause=cause)
+    for bdf, lines in sorted(said.items()):
+        yield _survivability(facts, bdf, lines)
+
+
+def _survivability(facts: Facts, bdf: str, lines: list[Event]) -> Finding:
+    seen = "survivability mode" + (f"; {log.span(lines)}" if lines else "")
+    return Finding(
+        "gpu.state",
+        log.gpu(bdf) if bdf else HOST,
+        Status.fail,
+        seen=seen,
+        wanted="normal operation",
+        source=facts.kernel_log.events.source or "/sys",
+        next_step=f"cat /sys/bus/pci/devices/{bdf}/survivability_mode  # says which firmware failed",
+        marks=log.marks(facts, lines),
+    )
