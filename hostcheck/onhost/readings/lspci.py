@@ -84,6 +84,11 @@ class Device:
         except KeyError:
             return None
 
+    @property
+    def acs(self) -> tuple[str, ...] | None:
+        """The bits that are set in ACSCtl, where it is printed."""
+        return self.flags.get("ACSCtl")
+
 
 def _head(match: re.Match[str]) -> Device:
     domain, rest, title = match.groups()
