@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from ..expectations import Expectation
-from ..findings import Cause, Finding, Status, Subject, check, need
+from ..findings import HOST, Cause, Finding, Status, Subject, check, need
 from ..onhost.gather import Facts
 from ..onhost.reader import Reading
 from ..onhost.readings.pcie import Gpu
-from ..onhost.readings.xpu_smi import DRIVERS, INTEL, SURVIVABILITY, SmiDevice, numbers
+from ..onhost.readings.xpu_smi import DRIVERS, INTEL, LIST_JSON, SURVIVABILITY, SmiDevice, numbers
 from .gpu import SMALL, cards, subject
 
 TOOL = Subject("tool", "xpu-smi")
@@ -103,14 +103,24 @@ def judged(facts: Facts, bound: list[Gpu], version: str) -> Iterator[Problem]:
             yield Problem(Status.unknown, f"{answer.unread}: {answer.detail}")
 
 
-def fault_of(facts: Facts, detail: str) -> Cause | None:
-    """The finding that keeps xpu-smi from being run: that of the card which faulted."""
-    for gpu in facts.pcie.gpus.value or ():
-        if detail.startswith(gpu.bdf):
-            kinds = {event.kind for event in facts.kernel_log.events.value or () if event.bdf == gpu.bdf}
-            wedged = kinds & {"xe.wedged", "guc.load_failed", "xe.kernel_job"}
-            return Cause("gpu.wedged" if wedged else "gpu.fault", subject(gpu))
-    return None
+def fault_of(facts: Facts) -> Cause | None:
+    """The finding that keeps xpu-smi from being run: that of the card which faulted, or of the log that was refused."""
+    reading = facts.xpu_smi.devices
+    if reading.unread != "faulted":
+        access = facts.kernel_log.faulted.unread == reading.unread or facts.kernel_log.complete.value is not True
+        return Cause("log.access", HOST) if access else None
+    card = next((gpu for gpu in facts.pcie.gpus.value or () if reading.detail.startswith(gpu.bdf)), None)
+    if card is None:
+        return None
+    events = facts.kernel_log.events.value or ()
+    kinds = {event.kind.partition(".")[2] or event.kind for event in events if event.bdf == card.bdf}
+    if card.runtime_status.value == "error" and not kinds:
+        return Cause("gpu.runtime_status", subject(card))
+    if not card.coredump.value and "recovered" not in kinds:
+        for id, word in (("gpu.lost", "lost"), ("gpu.wedged", "wedged"), ("gpu.state", "survivability")):
+            if word in kinds:
+                return Cause(id, subject(card))
+    return Cause("gpu.fault", subject(card))
 
 
 def small(gpu: Gpu) -> bool:
@@ -133,22 +143,16 @@ def xpu_smi(facts: Facts, expectation: Expectation, previous: Facts | None = Non
         seen = "no Intel card is bound to a driver" if intel else "no Intel GPU"
         yield Finding("tool.xpu_smi", TOOL, Status.not_applicable, seen=seen, source=facts.pcie.gpus.source)
         return
-    reasons = {smi.version.unread, smi.devices.unread, smi.listed.unread}
-    if smi.devices.unread == smi.listed.unread == "tool_missing":
-        yield Finding("tool.xpu_smi", TOOL, Status.not_applicable, seen="not installed", source="xpu-smi")
-        return
-    if facts.options.xpu_smi == "never" and reasons == {"not_asked"}:
+    if facts.options.xpu_smi == "never":
         yield Finding("tool.xpu_smi", TOOL, Status.not_applicable, seen="was not to be run", source="xpu-smi")
         return
-    if len(reasons) == 1 and reasons <= {"suspended", "faulted", "not_asked", "permission", "absent", "io"}:
-        yield Finding(
-            "tool.xpu_smi",
-            TOOL,
-            Status.unknown,
-            seen=f"not run: {smi.devices.detail}",
-            source=smi.devices.source,
-            cause=fault_of(facts, smi.devices.detail) if smi.devices.unread == "faulted" else None,
-        )
+    if smi.devices.source != " ".join(LIST_JSON):  # what kept it from being run is the source then
+        seen = f"not run: {smi.devices.detail}"
+        source = smi.devices.source
+        yield Finding("tool.xpu_smi", TOOL, Status.unknown, seen=seen, source=source, cause=fault_of(facts))
+        return
+    if smi.devices.unread == smi.listed.unread == "tool_missing":
+        yield Finding("tool.xpu_smi", TOOL, Status.not_applicable, seen="not installed", source="xpu-smi")
         return
     version = smi.version.value or ""
     problems = list(dict.fromkeys(judged(facts, bound, version)))

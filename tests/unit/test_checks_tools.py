@@ -165,13 +165,28 @@ def test_a_card_in_use_leaves_it_unknown() -> None:
     assert "0000:47:00.0 is held by 4711 (python)" in found.seen
 
 
-def test_a_faulted_card_explains_why_it_was_not_run() -> None:
-    found = findings({"log": f"[ 5000.0] xe {GPUS[3]}: [drm] Tile0: GT0: Fault response: Unsuccessful -ENOENT"})
-    assert "tool.xpu_smi" not in {one.id for one in found} or tool_status(found) is Status.unknown
+@pytest.mark.parametrize(
+    "log",
+    [
+        "Tile0: GT0: Fault response: Unsuccessful -ENOENT",
+        "Xe device coredump has been created",
+        "*ERROR* CRITICAL: Xe has declared device 0000:47:00.0 as wedged.",
+        "Tile0: GT0: Timedout job: seqno=5784, guc_id=0, flags=0x73 in no process [-1]",
+        "In Survivability Mode",
+    ],
+)
+def test_a_faulted_card_explains_why_it_was_not_run(log: str) -> None:
+    found = findings({"log": f"[ 5000.0] xe {GPUS[3]}: [drm] {log}"})
+    assert "tool.xpu_smi" not in {one.id for one in found}
+    (cause,) = [one for one in found if "tool.xpu_smi" in {item.id for item in one.explains}]
+    assert str(cause.subject) == GPUS[3]
 
 
-def tool_status(found: list[Finding]) -> Status:
-    return next(one.status for one in found if one.id == "tool.xpu_smi")
+@pytest.mark.parametrize("dmesg", [said("", 1, "dmesg: read kernel buffer failed"), {"error": "timeout"}, None])
+def test_a_refused_log_explains_why_it_was_not_run(dmesg: dict[str, Any] | None) -> None:
+    found = findings({"commands": {replay.JOURNAL: None, "dmesg": dmesg}})
+    (cause,) = [one for one in found if "tool.xpu_smi" in {item.id for item in one.explains}]
+    assert cause.id == "log.access"
 
 
 def test_a_small_bar_explains_the_missing_card() -> None:
