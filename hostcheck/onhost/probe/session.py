@@ -34,7 +34,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TextIO
 
 from . import receipt as receipts
@@ -899,6 +899,7 @@ def main(arguments: Sequence[str] | None = None, out: TextIO | None = None) -> i
     parser.add_argument("--device", default="auto", choices=("auto", "xpu", "cuda", "cpu"))
     parser.add_argument("--index", type=int, default=0)
     parser.add_argument("--quick", action="store_true", help="8 sham pairs in place of 12")
+    parser.add_argument("--block-s", type=float, default=None, help="seconds of each block (0.7)")
     parser.add_argument(
         "--ranks", type=int, default=0, help="also time the all-reduce over this many devices"
     )
@@ -910,11 +911,12 @@ def main(arguments: Sequence[str] | None = None, out: TextIO | None = None) -> i
     parser.add_argument("-o", dest="output", required=True)
     options = parser.parse_args(arguments)
     say = out or sys.stderr
+    plan = QUICK if options.quick else FULL
     job = Job(
         command=options.command,
         device=options.device,
         index=options.index,
-        plan=QUICK if options.quick else FULL,
+        plan=plan if options.block_s is None else replace(plan, block_s=options.block_s),
         pin=options.pin,
         seed=options.seed if options.seed is not None else random.SystemRandom().randrange(2**31),
         ranks=options.ranks,
