@@ -103,8 +103,8 @@ def four_card_gen4() -> Host:
         drm = ((3, 130), (4, 131), (1, 128), (2, 129))[number]
         gpus.append(card(host, root, slot, "e223", "8086:1701", number, drm=drm, iommu_group=21 + 4 * number))
         host.slots[name] = f"0000:{bus:02x}:00"
-    for bus in ("00", "20", "40", "60"):
-        host.add(host_bridge(f"0000:{bus}:00.0", ("1022", "1480"), "Starship/Matisse Root Complex"))
+    for segment in ("00", "20", "40", "60"):
+        host.add(host_bridge(f"0000:{segment}:00.0", ("1022", "1480"), "Starship/Matisse Root Complex"))
     disk_port = root_port(
         "0000:00:01.1",
         (0x01, 0x01),
@@ -238,8 +238,8 @@ def two_card_gen5() -> Host:
         gpus.append(card(host, root, slot, "e223", "1849:6025", number, iommu_group=11 + 4 * number))
         host.slots[name] = f"0000:{bus:02x}:00"
     zone: dict[str, Any] = {"numa": 0, "cpus": "0-15"}
-    for bus in ("00", "40", "80", "e0"):
-        host.add(host_bridge(f"0000:{bus}:00.0", ("1022", "153a"), "Turin Root Complex", **zone))
+    for segment in ("00", "40", "80", "e0"):
+        host.add(host_bridge(f"0000:{segment}:00.0", ("1022", "153a"), "Turin Root Complex", **zone))
     disk_port = root_port(
         "0000:40:01.1",
         (0x41, 0x41),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hostcheck.onhost.reader import LiveReader, Reading
 from hostcheck.onhost.readings import holders
 from hostcheck.onhost.readings.holders import Holder, parse_cgroup, parse_kernel_thread, parse_target
-from hostcheck.onhost.recording import RecordedReader
+from hostcheck.onhost.recording import RecordedReader, Recorder, dump
 from tests import replay
 
 SERVER = {
@@ -115,6 +115,19 @@ def test_this_process_is_found_by_its_file(tmp_path: pathlib.Path) -> None:
         (tmp_path / "proc" / pid / "comm").write_text("python\n")
     found = holders.read(LiveReader(str(tmp_path)))
     assert found.render.value == (Holder(5, "python", "", "renderD128", ""),)
+
+
+def test_a_recording_holds_nothing_else_that_a_process_has_open() -> None:
+    private = {"links": {**SERVER["links"], "/proc/77/fd/4": "/home/alice/token.txt", "/proc/80/fd/5": "socket:[99]"}}
+    files = {**SERVER["files"], "/proc/81/fd": {"error": "EACCES"}}
+    inner = RecordedReader(replay.changed(replay.host("four-card-gen4"), {**private, "files": files}))
+    recorder = Recorder(inner)
+    found = holders.read(recorder)
+    recording = recorder.recording(inner.taken_at())
+    assert found.refused.value == 1
+    assert len(found.render.value or ()) == 3
+    assert "alice" not in dump(recording)
+    assert holders.read(RecordedReader(recording)) == found
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 
 from ..reader import Reader, Reading
+from ..recording import Recorder
 
 PROC, NODES, CLASS = "/proc", "/dev/dri", "/sys/class/drm"
 BDF = re.compile(r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
@@ -98,13 +99,21 @@ def address(reader: Reader, node: str) -> str:
 
 
 def held_nodes(reader: Reader, pid: str) -> Reading[set[str]]:
-    """Nodes that a process holds; permission when its files may not be listed."""
+    """Nodes that a process holds; permission when its files may not be listed.
+
+    What else a process has open is nobody's business: of a recording only the entries that lead to a node are part.
+    """
     folder = f"{PROC}/{pid}/fd"
-    names = reader.names(folder)
+    looking = reader.inner if isinstance(reader, Recorder) else reader
+    names = looking.names(folder)
     if names.value is None:
-        return names.then(lambda _: set())
-    found = {parse_target(reader.link(f"{folder}/{name}").value or "") for name in names.value}
-    return Reading(found - {""}, folder)
+        return reader.names(folder).then(lambda _: set())
+    held: set[str] = set()
+    for name in names.value:
+        node = parse_target(looking.link(f"{folder}/{name}").value or "")
+        if node:
+            held.add(parse_target(reader.link(f"{folder}/{name}").value or ""))
+    return Reading(held - {""}, folder)
 
 
 def read(reader: Reader) -> Holders:
