@@ -324,10 +324,12 @@ class WordsFile(OwnedFile):
     When it was edited since, undo takes only its own words out.
 
     variable: the shell variable that holds the words, "" when the file is nothing but the words.
+    base: the words without any of ours, where this toolkit made the file; None where it was there before.
     """
 
     kind = "words_file"
     variable: str = ""
+    base: tuple[str, ...] | None = None
 
     def words(self, value: Any) -> tuple[str, ...]:
         """The command line in a value of this thing."""
@@ -345,20 +347,21 @@ class WordsFile(OwnedFile):
         try:
             return super().back(host, found, given, now)
         except Changed:
-            if now is None:
+            first = self.base if found is None else self.words(found)
+            if now is None or first is None:
                 raise
-            last, first = self.words(given[-1]), self.words(found) if found else self.words(now)
-            if found is None:
-                raise
-            taken = _difference(self.words(now), first, last)
+            taken = _difference(self.words(now), first, self.words(given[-1]))
+            if self.base is not None and sorted(taken) == sorted(self.base):
+                return None
             return self.with_words(now, taken)
 
     def plain(self) -> dict[str, Any]:
-        return {**super().plain(), "variable": self.variable}
+        return {**super().plain(), "variable": self.variable, "base": self.base}
 
     @classmethod
     def of(cls, plain: dict[str, Any]) -> Thing:
-        return cls(plain["key"], tuple(tuple(one) for one in plain["finish"]), plain["variable"])
+        base = None if plain["base"] is None else tuple(plain["base"])
+        return cls(plain["key"], tuple(tuple(one) for one in plain["finish"]), plain["variable"], base)
 
 
 def _difference(now: Sequence[str], found: Sequence[str], given: Sequence[str]) -> tuple[str, ...]:
@@ -522,12 +525,24 @@ def _family(
         if found is None and path == KERNEL_CMDLINE and loader.family == "entries" and (changes or mine):
             # kernel-install(8) takes the running kernel's line for a new kernel when this file is missing
             line = [one for one in running(host) if not one.startswith(("BOOT_IMAGE=", "initrd="))]
+            file = WordsFile(path, (), variable, tuple(line))
             goals.append(Goal(file, file.with_words(None, merged(line, add, gone))))
         elif found is not None and not (variable and loader.family == "entries"):
+            file = WordsFile(path, (), variable, _base(host, path))
             args = file.words(found)
             value = found if satisfied(args, add, gone) else file.with_words(found, merged(args, add, gone))
             goals.append(Goal(file, {**value, "owner": None}))
     return goals
+
+
+def _base(host: Host, path: str) -> tuple[str, ...] | None:
+    """The words that a file of ours began with, when another role of the toolkit made it."""
+    for name in ROLES:
+        for item in (load_state(host, name) or {"items": []})["items"]:
+            thing = item["thing"]
+            if thing["kind"] == WordsFile.kind and thing["key"] == path and thing["base"] is not None:
+                return tuple(thing["base"])
+    return None
 
 
 def _grub(

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from ..readings import holders as reading
 from .engine import Host
+from .files import Failed
 
 
 def holders(host: Host) -> tuple[str, ...]:
     """Processes that have a render or card node open, as ``PID (NAME)``. Raises Failed when that cannot be seen."""
-    found = []
-    for path in host.reader.children("/proc", r"[0-9]+"):
-        names = host.reader.names(f"{path}/fd")
-        if names.unread == "absent":
-            continue  # ended meanwhile
-        for name in host.must(names):
-            if (host.reader.link(f"{path}/fd/{name}").value or "").startswith("/dev/dri/"):
-                found.append(f"{path.rpartition('/')[2]} ({host.reader.line(f'{path}/comm').value or '?'})")
-                break
-    return tuple(found)
+    found = reading.read(host.reader)
+    render: tuple[reading.Holder, ...] = host.must(found.render)
+    if found.refused.value:
+        raise Failed(
+            f"open files of {found.refused.value} processes cannot be listed; run as root (ansible-playbook -b)"
+        )
+    return tuple(dict.fromkeys(f"{one.pid} ({one.comm or '?'})" for one in render))
