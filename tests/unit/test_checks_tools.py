@@ -110,6 +110,7 @@ def test_the_known_regression_is_named(number: str) -> None:
         (said("Sysman driver initialization failed.\n", 255), "the driver cannot be initialised"),
         (said('{"error": "Fail to initialize", "errno": 39}', 39), "Level Zero cannot initialise"),
         (said("", -11), "crashed: SIGSEGV"),
+        (said("Error: XPUM Service Status Error. \n"), "XPUM Service Status Error"),
         (said("", 139), "crashed: SIGSEGV"),
         ({"error": "timeout"}, "does not answer"),
     ],
@@ -120,7 +121,7 @@ def test_a_failing_tool_is_a_warning(discovery: dict[str, Any], part: str) -> No
     assert part in found.seen
 
 
-@pytest.mark.parametrize("discovery", [said(""), said("Error: XPUM Service Status Error. \n"), said('{"new": 1}')])
+@pytest.mark.parametrize("discovery", [said(""), said("[1]"), said('{"new": 1}'), said('{"device_list": 3}')])
 def test_an_unknown_form_is_unknown_with_its_text(discovery: dict[str, Any]) -> None:
     found = tool(commands(discovery))
     assert found.status is Status.unknown

@@ -240,6 +240,28 @@ def test_every_failure_says_what_it_was(rc: int, part: str) -> None:
     assert "what it said" in reading.detail
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Error: XPUM Service Status Error. \n",
+        "Sysman driver initialization failed.\n",
+        '{"error": "Fail to initialize XPUM core", "errno": 39}',
+        "ZE_RESULT_ERROR_SURVIVABILITY_MODE_DETECTED\n",
+    ],
+)
+def test_exit_0_with_nothing_but_an_error_is_a_failure(text: str) -> None:
+    reading = outcome(Output(0, text, ""), "xpu-smi discovery")
+    assert reading.unread == "exit"
+    assert reading.detail.startswith("exit 0, yet: ")
+
+
+@pytest.mark.parametrize(
+    "text", [TABLE + "Error: no fan\n", '{"device_list": null}', "No device discovered\n", "CLI:\n"]
+)
+def test_exit_0_with_an_answer_is_none(text: str) -> None:
+    assert outcome(Output(0, text, ""), "xpu-smi discovery").value == text
+
+
 def test_complaint_takes_the_line_that_tells() -> None:
     assert complaint("loading\nZE_RESULT_ERROR_DEVICE_LOST\n") == "ZE_RESULT_ERROR_DEVICE_LOST"
     assert complaint("all is well\n") == ""

@@ -43,6 +43,7 @@ EXIT_CODES = {
 PLACEHOLDERS = ("", "n/a", "-1", "unknown", "null", "none", "-")
 SURVIVABILITY = re.compile(r"(?i)SURVIVABILITY_MODE_DETECTED|\b(?:0x)?78000020\b|survivab")
 NOTHING = re.compile(r"(?i)\bno (?:GPU )?devices? (?:discovered|found)\b")
+FAILED = re.compile(r"(?im)^\s*error:|service status error|initialization failed|\"errno\"\s*:|ZE_RESULT_ERROR")
 ADDRESS = re.compile(r"\b(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])\b", re.IGNORECASE)
 
 
@@ -324,10 +325,14 @@ def complaint(text: str) -> str:
 def outcome(output: Output, source: str) -> Reading[str]:
     """The text of an answer, or why it is none: what the exit status means, and what the tool said last.
 
-    A shell reports a signal as 128 + its number, the kernel as its negative number.
+    A shell reports a signal as 128 + its number, the kernel as its negative number. Exit status 0 with nothing but an
+    error is a failure too: so the client answers when its service does not run.
     """
+    text = output.stdout or output.stderr
     if output.rc == 0:
-        return Reading(output.stdout or output.stderr, source)
+        if FAILED.search(text) and not ADDRESS.search(text):
+            return Reading(None, source, "exit", f"exit 0, yet: {complaint(text) or shorten(text, 120)}")
+        return Reading(text, source)
     number = -output.rc if output.rc < 0 else output.rc - 128
     said = complaint(output.stdout) or complaint(output.stderr) or shorten(output.stdout or output.stderr, 120)
     if 0 < number <= 64 and output.rc not in EXIT_CODES:
