@@ -552,6 +552,9 @@ def undo(setting: Setting, data: Any, host: Host, check: bool = False) -> Result
     with nullcontext() if check else host.writer.lock():
         record = Record.load(host, setting)
         if not record.exists:
+            if not check:
+                host.writer.tidy(state_path(setting.name))
+                record.save(host)  # clears what a run left that was killed before its record was there
             _look(host, setting, wanted, result)
             return result
         steps, result.left, kept = _taken_back(host, setting, record.items, wanted)
@@ -578,6 +581,9 @@ def _go_back(host: Host, record: Record, steps: Sequence[Step], kept: list[Item]
     try:
         record.save(host)
         _make(host, steps, record, result)
+        for path in (*(item.thing.key for item in record.items), state_path(record.setting)):
+            if path.startswith("/") and not path.startswith("/sys/"):
+                host.writer.tidy(path)
         record.items, record.finish, record.extra = kept, [], {}
         for folder in sorted(record.folders, key=len, reverse=True):
             host.writer.remove_folder(folder)

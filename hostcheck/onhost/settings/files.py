@@ -194,26 +194,35 @@ class Writer:
             os.close(descriptor)
 
     def remove(self, path: str) -> None:
-        """Remove a file or link, and what a killed run may have left beside it."""
+        """Remove a file or link."""
         try:
-            real = self._real(path, follow_last=False)
-            leftover = os.path.join(os.path.dirname(real), f".{os.path.basename(real)}{TEMPORARY}")
-            for one in (leftover, real):
-                try:
-                    os.unlink(one)
-                except FileNotFoundError:
-                    pass
+            os.unlink(self._real(path, follow_last=False))
+        except FileNotFoundError:
+            pass
         except OSError as error:
             raise why(error, path) from error
+
+    def tidy(self, path: str) -> None:
+        """Remove what a killed run may have left beside a file."""
+        for follow in (True, False):
+            try:
+                folder, name = os.path.split(self._real(path, follow))
+                os.unlink(os.path.join(folder, f".{name}{TEMPORARY}"))
+            except (FileNotFoundError, NotADirectoryError):
+                pass
+            except OSError as error:
+                raise why(error, path) from error
 
     # -- sysfs -----------------------------------------------------------------------------------------
 
     def value(self, path: str, text: str) -> None:
         """Write one value into a file of sysfs: it must be there, and is neither replaced nor made."""
         try:
-            descriptor = os.open(self._real(path), os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK)
+            descriptor = os.open(self._real(path), os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             try:
-                os.write(descriptor, f"{text}\n".encode())
+                written = os.write(descriptor, f"{text}\n".encode())
+                if not self.live.is_root:  # below a root it is a plain file, which keeps what was longer
+                    os.ftruncate(descriptor, written)
             finally:
                 os.close(descriptor)
         except OSError as error:
