@@ -1,6 +1,7 @@
 """Waivers: exceptions with a reason and an end. A waived finding still runs, keeps its status and is shown.
 
-On findings of the kernel log a waiver excuses events, not a card: a newer event, or one of another boot, is a new fault.
+On findings of the kernel log a waiver excuses events, not a card: a newer event, or one of another boot, is a new
+fault.
 """
 
 from __future__ import annotations
@@ -8,35 +9,38 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from .expectations import Waiver
 from .findings import Finding, Status, Subject
 from .onhost.gather import Facts
 from .onhost.recording import seconds
 
+LOG_CHECKS = ("gpu.fault", "gpu.wedged", "gpu.lost", "aer.")
 QUIET = (Status.ok, Status.not_applicable)
 
 
-def covers_events(waiver: Waiver, marks: Sequence[str]) -> bool:
+def covers_events(waiver: Waiver, finding: Finding, boot: str) -> bool:
     """Does a waiver excuse every event behind a finding?
 
-    marks: ``BOOT KIND BDF SECONDS WALL`` each (`Finding.marks`), WALL in UTC or ``-`` when the line gave no time. With
-    ``boot_id`` all must be of that boot; with ``until_event`` none may be later; an event without a time is never
-    known to be early enough.
+    The marks of a finding are ``BOOT KIND BDF SECONDS WALL`` each, WALL in UTC or ``-`` when the line gave no time. With
+    ``boot_id`` all must be of that boot; with ``until_event`` none may be later, and one without a time is never known
+    to be early enough. boot: of these facts, for a finding that rests on no line, such as a counter since the boot.
     """
-    boot = (waiver.boot_id or "").replace("-", "").lower()
-    for mark in marks:
-        of_boot, _, _, _, wall = mark.split(" ")
-        if waiver.boot_id is not None and of_boot != boot:
+    if waiver.boot_id is not None:
+        wanted = waiver.boot_id.replace("-", "").lower()
+        if any(of_boot != wanted for of_boot in {mark.split(" ")[0] for mark in finding.marks} or {boot}):
             return False
-        if waiver.until_event is not None and (wall == "-" or seconds(wall) > _seconds(waiver.until_event)):
-            return False
-    return True
+    if waiver.until_event is None:
+        return True
+    if not finding.marks:
+        return waiver.boot_id is not None or not finding.id.startswith(LOG_CHECKS)
+    walls = [mark.split(" ")[4] for mark in finding.marks]
+    return all(wall != "-" and seconds(wall) <= _seconds(waiver.until_event) for wall in walls)
 
 
 def _seconds(moment: datetime) -> float:
-    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def matches(waiver: Waiver, finding: Finding, host: str) -> bool:
@@ -54,7 +58,8 @@ def apply_waivers(findings: Sequence[Finding], waivers: Sequence[Waiver], facts:
     A waiver that has ended waives nothing and gives `waiver.expired` (fail); one for this host that matches no finding
     that needs it gives `waiver.unused` (warn). The result is sorted as before.
     """
-    now = datetime.fromtimestamp(seconds(facts.taken_at), timezone.utc)
+    now = datetime.fromtimestamp(seconds(facts.taken_at), UTC)
+    boot = facts.kernel_log.boot_id.value or "-"
     result = list(findings)
     told: list[Finding] = []
     for waiver in waivers:
@@ -92,7 +97,7 @@ def apply_waivers(findings: Sequence[Finding], waivers: Sequence[Waiver], facts:
                 )
             )
         for index in about:
-            if result[index].waived is None and covers_events(waiver, result[index].marks):
+            if result[index].waived is None and covers_events(waiver, result[index], boot):
                 text = {"justification": waiver.justification, "until": waiver.until.isoformat()}
                 result[index] = replace(result[index], waived=text)
     return sorted([*result, *_distinct(told)], key=lambda finding: (finding.id, finding.subject))

@@ -23,8 +23,8 @@ from .gpu import cards
 LEFTOVERS = frozenset({"UnsupReq", "NonFatalErr"})  # set by enumeration on healthy hosts (lab-host-facts 2.1)
 EVENTS = {"correctable": ("aer.corrected",), "nonfatal": ("aer.nonfatal",), "fatal": ("aer.fatal", "dpc")}
 HOUR = 3600.0
-# Fatal and not masked, both by default (PCIe base specification, 7.8.4.3 and 7.8.4.4). SDES is masked on slots that take
-# hot-plug, UncorrIntErr everywhere.
+# Fatal and not masked, both by default (PCIe base specification, 7.8.4.3 and 7.8.4.4). SDES is masked on slots
+# that take hot-plug, UncorrIntErr everywhere.
 REPORTED = ("DLP", "FCP", "RxOF", "MalfTLP")
 
 

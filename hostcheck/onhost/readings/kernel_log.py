@@ -38,7 +38,8 @@ _DEVICE = re.compile(r":[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7]|\))")
 # The same for lines that name one; the last is a status bit such as ``[12] Timeout``.
 _DEVICE_WORDS = re.compile(
     r"aer|erro[r>]|wedged|graphics|failed|survivab|firmware|wanted|pcode|coredump|job|reset|fault|hang|heartbeat"
-    r"|vm worker|gt\d: *$|time|off the bus|from (?:the )?bus|accessible|visible|small bar|resize|power state|at resume"
+    r"|vm worker|gt\d: *(?:$|\\n|\")|time"
+    r"|off the bus|from (?:the )?bus|accessible|visible|small bar|resize|power state|at resume"
     r"|slot\(|retrain|bandwidth|dpc|edr|aspm|lost|hung|\[[ \d]\d\] "
 )
 _BYTES = re.compile(r"^[\s:]*\[", re.M)
@@ -128,7 +129,7 @@ class _Assembler:
         """A line of a fault report below the line of something else belongs to the card that began the report."""
         head = self._pending[0]
         is_fault_line = text.lstrip().startswith(("ASID", "Fault", "AccessType", "EngineClass", "EngineInstance"))
-        return is_fault_line and not re.search(r"\bxe |GT\d|\[drm", head)
+        return is_fault_line and not re.search(r"GT\d+: *$|ASID|Fault|page fault", head)
 
     def batch(self, lines: list[str], low: str, order: int, words: tuple[str, ...], counts_up: bool) -> None:
         """Take lines of which some may matter.

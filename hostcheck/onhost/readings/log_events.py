@@ -242,7 +242,7 @@ _RULES: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         ("i915.reset", "reset", r"resetting \w+ (?:for|after)|context reset due to GPU hang"),
         ("xe.gt_reset", "reset", r"trying reset\b|\breset (?:queued|started|done)\b"),
         ("xe.vm_error", "vm worker", r"VM worker error: "),
-        ("xe.open_block", "gt", r"GT\d+: *$"),
+        ("xe.open_block", "gt", r"GT\d+: *(?:\n.*)?$"),
         ("amdgpu.ring_timeout", "timeout", r"\bring \S+ timeout"),
         ("amdgpu.reset", "gpu reset", r"gpu reset begin"),
         ("gpu.lost", "bus", r"fallen off the bus|lost from (?:the )?bus"),
