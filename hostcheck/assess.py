@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -15,6 +15,8 @@ from .expectations import Expectation, Waiver
 from .findings import Finding, Status, Subject, exit_code, run
 from .onhost.gather import Facts
 from .onhost.plain import to_plain
+from .onhost.readings.kernel_log import since as events_since
+from .onhost.recording import seconds, utc
 from .waivers import apply_waivers
 
 SCHEMA = "hostcheck/report/1"
@@ -75,6 +77,28 @@ def gpu_present(facts: Facts) -> bool:
     return bool(facts.pcie.gpus.value)
 
 
+def bounded(facts: Facts, since: str, previous: Facts | None) -> Facts:
+    """The facts without the events of the kernel log that ended before a time; which cards faulted is kept.
+
+    Where the boot's own time was not read, or there is no earlier run to count from, nothing is left out.
+    """
+    if since == "boot":
+        return facts
+    if since == "last-run":
+        begin = seconds(previous.taken_at) if previous is not None else None
+    else:
+        try:
+            begin = seconds(since)
+        except ValueError:
+            raise ValueError(f"since is {since!r}, wanted boot, last-run or a UTC time such as {utc(0)}") from None
+    uptime = facts.identity.uptime.value
+    if begin is None or uptime is None:
+        return facts
+    begin -= seconds(facts.taken_at) - uptime
+    events = facts.kernel_log.events.then(lambda all_events: events_since(all_events, begin))
+    return replace(facts, kernel_log=replace(facts.kernel_log, events=events))
+
+
 def assess(
     facts: Facts,
     expectation: Expectation,
@@ -89,7 +113,7 @@ def assess(
     since: ``boot``, ``last-run`` (the time of `previous`) or a UTC time; older events of the kernel log are left out.
     Raises ValueError for a time that is not understood.
     """
-    found = run(checks.ALL, facts, expectation, previous)
+    found = run(checks.ALL, bounded(facts, since, previous), expectation, previous)
     found = apply_waivers(found, waivers, facts, host)
     required = expectation.required_ids(gpu_present(facts))
     return Report(host, facts, tuple(found), required, exit_code(found, required, fail_on))
