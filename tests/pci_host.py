@@ -38,7 +38,7 @@ def intel(
     at = [f"{domain}:{bus + number:02x}:00.0" for number in range(5)]
     root_bdf, up, down, gpu, audio = f"{domain}:{bus:02x}:01.1", at[1], at[2].replace("00.0", "01.0"), at[3], at[4]
     side = at[2].replace("00.0", "02.0")
-    port = {"class_code": "060400", "driver": "pcieport"}
+    port: dict[str, Any] = {"class_code": "060400", "driver": "pcieport"}
     return [
         Function(root_bdf, "1022", "1483", port_type=ROOT_PORT, link=below, buses=(bus + 1, bus + 4), aer=True, **port),
         Function(
@@ -140,7 +140,7 @@ def nvidia(
 def amd(uplink: Link, root: Link, bus: int = 0x2D) -> list[Function]:
     """A root port and a card of AMD, whose inner link flatters: x16 whatever the slot gives."""
     flat = Link(32, 16, 32, 16)
-    port = {"class_code": "060400", "driver": "pcieport"}
+    port: dict[str, Any] = {"class_code": "060400", "driver": "pcieport"}
     top, up, down, gpu = "0000:00:03.1", f"0000:{bus:02x}:00.0", f"0000:{bus + 1:02x}:00.0", f"0000:{bus + 2:02x}:00.0"
     return [
         Function(top, "1022", "1483", port_type=ROOT_PORT, link=root, buses=(bus, bus + 2), aer=True, **port),
@@ -173,7 +173,7 @@ def recording(functions: Iterable[Function], cmdline: str = "ro quiet", **parts:
 
 def real(made: dict[str, Any], bdf: str) -> str:
     """Where the directory of a function really is."""
-    return "/sys/" + made["links"][f"/sys/bus/pci/devices/{bdf}"].removeprefix("../../../")
+    return "/sys/" + str(made["links"][f"/sys/bus/pci/devices/{bdf}"]).removeprefix("../../../")
 
 
 def put(made: dict[str, Any], bdf: str, name: str, content: Any) -> None:

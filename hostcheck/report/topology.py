@@ -141,8 +141,8 @@ def lines(facts: Facts, findings: Sequence[Finding]) -> list[Line]:
 
 def render(facts: Facts, findings: Sequence[Finding]) -> Text:
     """The topology as text with styles; a console that is no terminal prints it plain."""
-    text = Text()
+    styled = []
     for line in lines(facts, findings):
         style = STYLE[line.status] if line.status is not None else "bold" if line.heading else ""
-        text.append(line.text + "\n", style=style)
-    return text
+        styled.append(Text(line.text, style=style))
+    return Text("\n").join(styled)

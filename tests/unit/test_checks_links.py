@@ -28,7 +28,7 @@ from tests.pci_host import (
 )
 
 CHECKS = (links.link,)
-PORT = {"class_code": "060400", "driver": "pcieport"}
+PORT: dict[str, Any] = {"class_code": "060400", "driver": "pcieport"}
 SPEEDS = (2.5, 5.0, 8.0, 16.0, 32.0)
 WIDTHS = (1, 2, 4, 8, 16)
 

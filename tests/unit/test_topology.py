@@ -9,13 +9,13 @@ from rich.console import Console
 from hostcheck.checks import gpu, links
 from hostcheck.findings import Finding, Status, Subject
 from hostcheck.report import topology
-from tests.hosts.build_pci import Link
+from tests.hosts.build_pci import Function, Link
 from tests.pci_host import amd, facts, intel, judge, nvidia, put, recording
 
 GEN4 = Link(16, 16, 16, 16)
 
 
-def drawn(functions: list, findings: list[Finding] | None = None) -> list[str]:  # type: ignore[type-arg]
+def drawn(functions: list[Function], findings: list[Finding] | None = None) -> list[str]:
     found = facts(recording(functions))
     if findings is None:
         findings = judge((gpu.enumeration, gpu.rebar, links.link), found)
