@@ -109,9 +109,7 @@ def host_class(values: Mapping[str, float]) -> Class:
     >>> host_class({"launch_us_async": 4.0, "launch_plus_sync_us": 28.0, "ir_rms_norm_m2_us": 80.0})
     'between'
     """
-    if not set(FAST) <= set(values) and not any(
-        values.get(k, 0.0) >= limit for k, limit in SLOW_FROM.items()
-    ):
+    if not set(FAST) <= set(values) and not any(values.get(k, 0.0) >= limit for k, limit in SLOW_FROM.items()):
         return "not_comparable"
     if any(values.get(key, 0.0) >= limit for key, limit in SLOW_FROM.items()):
         return "slow"
@@ -249,11 +247,7 @@ def _gap_advice(receipt: Mapping[str, Any], word: Class, step: DecodeStep | None
         f"estimate against the lab's fast host, {listed}. "
         "Launches inside the norms are in both, so the parts do not add"
     )
-    missing = (
-        ""
-        if "all_reduces" in dict(gap)
-        else "; the all-reduce was not measured the lab's way and is left out"
-    )
+    missing = "" if "all_reduces" in dict(gap) else "; the all-reduce was not measured the lab's way and is left out"
     return [Advice("decode_gap", text + missing, f"{LAB}; counts from its shape profile", estimate=True)]
 
 
@@ -270,10 +264,7 @@ def unequal_cards(receipts: Sequence[Mapping[str, Any]], metric: str = "launch_u
         a, b = one["figures"]["metrics"][metric], other["figures"]["metrics"][metric]
         ratio = max(a["median"], b["median"]) / min(a["median"], b["median"])
         if ratio - 1.0 > max(a["floor"] or 0.0, b["floor"] or 0.0, UNEQUAL_CARDS):
-            names = [
-                str(r["workers"][0].get("address") or r["workers"][0]["identity"]["index"])
-                for r in (one, other)
-            ]
+            names = [str(r["workers"][0].get("address") or r["workers"][0]["identity"]["index"]) for r in (one, other)]
             found.append(
                 Advice(
                     "unequal_cards",

@@ -1,4 +1,6 @@
-"""Workers without torch: one that answers with made-up samples and fails on request, and the text around it."""
+"""Workers without torch: one that answers with made-up samples and fails on request, and the text around
+it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ def requests():
 say(reply="hello", protocol="hostcheck-worker/1")
 """
 
-# Answers like the real one. SLOWER: factor of the samples in the pairs phase, read from the file that a toggle writes.
+# Answers like the real one. SLOWER: factor of the samples in the pairs phase, read from the file that a
+# toggle writes.
 ANSWERS = """
 coins = random.Random(SEED)
 def series(name, level, n, per_sample):
@@ -42,16 +45,17 @@ for request in requests():
     if op == FAIL_OP and blocks >= FAIL_AFTER:
         exec(FAIL_CODE)
     if op == "start":
-        say(reply="start", identity={"device": DEVICE, "index": request["index"], "card": CARD, "torch": "2.13.0+made-up",
-            "torch_git": "", "runtime": "", "python": "3.11.7", "kernel": "7.0", "machine": "x86_64", "container": False,
-            "intel_extension_for_pytorch": None, "vllm": None, "vllm_xpu_kernels": None},
+        say(reply="start", identity={"device": DEVICE, "index": request["index"], "card": CARD,
+            "torch": "2.13.0+made-up", "torch_git": "", "runtime": "", "python": "3.11.7", "kernel": "7.0",
+            "machine": "x86_64", "container": False, "intel_extension_for_pytorch": None, "vllm": None,
+            "vllm_xpu_kernels": None},
             environment={}, unavailable={}, pinned={"asked": None, "affinity": [0], "error": ""}, threads=1,
             sizes={"launches": 400}, import_ns=1000, ready_ns=1000)
     elif op == "block":
         blocks += 1
-        say(reply="block", metrics={name: series(name, level * factor(), n, per) for name, (level, n, per) in LEVELS.items()},
-            rounds=30, begun_ns=blocks, ended_ns=blocks + 1, since_import_ns=1, switches={"voluntary": 0, "involuntary": 0},
-            load=0.0, affinity=[0], checked=12000)
+        made = {name: series(name, level * factor(), n, per) for name, (level, n, per) in LEVELS.items()}
+        say(reply="block", metrics=made, rounds=30, begun_ns=blocks, ended_ns=blocks + 1, since_import_ns=1,
+            switches={"voluntary": 0, "involuntary": 0}, load=0.0, affinity=[0], checked=12000)
     elif op == "lab":
         say(reply="lab", figures={
             "launch_us_async": {"total_ns": 2000 * LAB[0], "n": 2000, "how": "made up"},
@@ -69,12 +73,23 @@ CARD = {"index": 0, "name": "Intel(R) Arc(TM) Pro B70 Graphics", "uuid": "868023
 
 
 def source(fail_op: str = "", fail_after: int = 0, fail_code: str = "", **settings: Any) -> str:
-    """Return a worker that answers with made-up samples; ``fail_code`` runs at ``fail_op`` once ``fail_after`` blocks are done.
+    """Return a worker that answers with made-up samples; ``fail_code`` runs at ``fail_op`` once
+    ``fail_after`` blocks are done.
 
     settings: SEED, DEVICE, CARD, LAB (three ns per call), FUSED (launches of the fused norm), FACTOR_FILE.
     """
-    values = {"SEED": 1, "DEVICE": "xpu", "CARD": CARD, "LAB": (3100, 26000, 41000), "FUSED": 1, "FACTOR_FILE": "", **settings,
-              "FAIL_OP": fail_op, "FAIL_AFTER": fail_after, "FAIL_CODE": fail_code}
+    values = {
+        "SEED": 1,
+        "DEVICE": "xpu",
+        "CARD": CARD,
+        "LAB": (3100, 26000, 41000),
+        "FUSED": 1,
+        "FACTOR_FILE": "",
+        **settings,
+        "FAIL_OP": fail_op,
+        "FAIL_AFTER": fail_after,
+        "FAIL_CODE": fail_code,
+    }
     return PRELUDE + "\n".join(f"{name} = {value!r}" for name, value in values.items()) + ANSWERS
 
 
@@ -83,7 +98,15 @@ def job(limits: Limits = PATIENT, plan: Plan = SMALL, seed: int = 5, **settings:
     return Job(command=PYTHON, plan=plan, seed=seed, warm_up_s=0.0, limits=limits, source=source(**settings))
 
 
-CALM = {"log": {"read": True, "fault_lines": []}, "coredumps": [], "holders": [], "throttle": {}, "alarms": [], "card": "", "host": {}}
+CALM = {
+    "log": {"read": True, "fault_lines": []},
+    "coredumps": [],
+    "holders": [],
+    "throttle": {},
+    "alarms": [],
+    "card": "",
+    "host": {},
+}
 
 
 def profile(**settings: Any) -> dict[str, Any]:

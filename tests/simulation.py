@@ -1,10 +1,11 @@
 """Simulated trials with fixed seeds: what the verdict rules say about noise whose truth is known.
 
-Noise models (block 0.7 s of 20 batches, in log time): *quiet* (batch 1 %, block 0.7 %, slow drift 1 %, 2 % Pareto spikes), *desk*
-(3 %, 2 %, drift 2 % and a linear +-6 %, 5 % spikes), *step* (quiet with one +10 % shift), *per* (quiet with a sine of 5 % and a period of four
-blocks, in phase with the schedule), *vm* (two speeds x1.8 apart, dwelling 8 s and 4 s, 10 % spikes). *per_any* has the sine at a random phase: the
-worst case there hides a 10 % effect behind pair noise of 7 %, so it is reported and not part of the reach.
-A *trace* is a list of (median, p10) of consecutive real blocks in ns; each run starts at a random place of it.
+Noise models (block 0.7 s of 20 batches, in log time): *quiet* (batch 1 %, block 0.7 %, slow drift 1 %, 2 %
+Pareto spikes), *desk* (3 %, 2 %, drift 2 % and a linear +-6 %, 5 % spikes), *step* (quiet with one +10 %
+shift), *per* (quiet with a sine of 5 % and a period of four blocks, in phase with the schedule), *vm* (two
+speeds x1.8 apart, dwelling 8 s and 4 s, 10 % spikes). *per_any* has the sine at a random phase: the worst
+case there hides a 10 % effect behind pair noise of 7 %, so it is reported and not part of the reach. A
+*trace* is a list of (median, p10) of consecutive real blocks in ns; each run starts at a random place of it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ BATCH_NOISE = {"quiet": 0.01, "step": 0.01, "per": 0.01, "per_any": 0.01, "desk"
 SPIKES = {"quiet": 0.02, "step": 0.02, "per": 0.02, "per_any": 0.02, "desk": 0.05, "vm": 0.10}
 BLOCKS = 2 * (2 * FULL.sham + FULL.looks[-1])
 BLOCK_S = 1.06
-CLEAN = verdict.Guards(log_read=True, coredumps_before=(), coredumps_after=(), holders=(), throttle_before={}, throttle_after={})
+CLEAN = verdict.Guards(
+    log_read=True, coredumps_before=(), coredumps_after=(), holders=(), throttle_before={}, throttle_after={}
+)
 
 Random = np.random.Generator
 Levels = Any  # float array, one per block
@@ -97,7 +100,9 @@ class SimulatedHost:
     pairs_p10: list[tuple[float, float]] = field(default_factory=list)
     planned: int = 0
 
-    def take(self, phase: str, first: int, last: int, effect: float) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
+    def take(
+        self, phase: str, first: int, last: int, effect: float
+    ) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
         found: tuple[list[tuple[float, float]], list[tuple[float, float]]] = ([], [])
         for order in schedule.orders(self.seed, phase, last)[first:]:
             two = self.figures[self.used : self.used + 2]
@@ -109,8 +114,15 @@ class SimulatedHost:
 
     def trial(self) -> verdict.Trial:
         return verdict.Trial(
-            metric="launch_us", arms={}, sham=self.sham, pairs=self.pairs, guards=CLEAN, exercise=verdict.Exercise(iterations=1),
-            sham_p10=self.sham_p10, pairs_p10=self.pairs_p10, planned=self.planned,
+            metric="launch_us",
+            arms={},
+            sham=self.sham,
+            pairs=self.pairs,
+            guards=CLEAN,
+            exercise=verdict.Exercise(iterations=1),
+            sham_p10=self.sham_p10,
+            pairs_p10=self.pairs_p10,
+            planned=self.planned,
         )
 
     def run(self) -> verdict.Verdict:
@@ -129,7 +141,9 @@ class SimulatedHost:
 
 
 def cell(model: str, effect: float, runs: int, seed: int = 1) -> Counter[str]:
-    """Return how often each word comes out of ``runs`` trials in a noise model (or ``trace:NAME``) at a true effect."""
+    """Return how often each word comes out of ``runs`` trials in a noise model (or ``trace:NAME``) at a true
+    effect.
+    """
     random = np.random.default_rng([seed, *model.encode(), round(-1000 * effect)])
     words: Counter[str] = Counter()
     recorded = trace(model.removeprefix("trace:")) if model.startswith("trace:") else None
@@ -149,7 +163,9 @@ def cells() -> list[str]:
 
 
 def wanted_rate(model: str, effect: float) -> float:
-    """Return the share of right verdicts that the reach demands at 800 runs (for no effect: of verdicts that are not false)."""
+    """Return the share of right verdicts that the reach demands at 800 runs (for no effect: of verdicts that
+    are not false).
+    """
     if effect == 0.0:
         return 1.0 - 0.035
     if effect == -0.10:
@@ -158,7 +174,9 @@ def wanted_rate(model: str, effect: float) -> float:
 
 
 def right(words: Counter[str], effect: float) -> int:
-    """Return how many verdicts were right: improved at an effect, anything but improved or regressed without one."""
+    """Return how many verdicts were right: improved at an effect, anything but improved or regressed without
+    one.
+    """
     if effect == 0.0:
         return sum(words.values()) - words["improved"] - words["regressed"]
     return words["improved"]

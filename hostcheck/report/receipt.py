@@ -45,9 +45,7 @@ def render(receipt: Mapping[str, Any], out: Console, draft_tokens: int = 1) -> N
     elif receipt["kind"] == "profile":
         for one in advice.advise(receipt, draft_tokens):
             mark = " (estimate)" if one.estimate else ""
-            out.print(
-                Text(f"{one.topic}{mark}: {visible(one.text)}", style="bold" if one.topic == "class" else "")
-            )
+            out.print(Text(f"{one.topic}{mark}: {visible(one.text)}", style="bold" if one.topic == "class" else ""))
             if one.next_step:
                 out.print(Text(f"  next: {visible(one.next_step)}"))
 
@@ -102,15 +100,11 @@ def _metrics(receipt: Mapping[str, Any], out: Console) -> None:
         )
     out.print(table)
     if receipt["figures"]["graph_gain"]:
-        out.print(
-            Text(f"256 adds, eager / graph replay: {receipt['figures']['graph_gain']:.2f} (values checked)")
-        )
+        out.print(Text(f"256 adds, eager / graph replay: {receipt['figures']['graph_gain']:.2f} (values checked)"))
     if receipt["figures"]["device_bound"]:
         out.print(Text("launch_us is bound by the device, not by the host", style="yellow"))
     counted = {
-        name: "/".join(seen)
-        for name, seen in receipt["figures"]["launches"].items()
-        if seen and seen != ["None"]
+        name: "/".join(seen) for name, seen in receipt["figures"]["launches"].items() if seen and seen != ["None"]
     }
     if counted:
         out.print(Text("launches per call: " + ", ".join(f"{name} {seen}" for name, seen in counted.items())))
@@ -127,10 +121,10 @@ def histogram(values: Sequence[float], bins: int) -> str:
     if not positive:
         return " " * bins
     low, high = positive[len(positive) // 100], positive[-1 - len(positive) // 100]
-    span = math.log(high / low) if high > low else 1.0
+    start, span = math.log(low), math.log(high) - math.log(low) or 1.0
     counts = [0] * bins
     for value in positive:
-        place = int(math.log(value / low) / span * bins) if value > low else 0
+        place = int((math.log(value) - start) / span * bins)
         counts[min(bins - 1, max(0, place))] += 1
     top = max(counts)
     return "".join(BARS[-(-count * (len(BARS) - 1) // top)] for count in counts)
@@ -140,9 +134,7 @@ def _collectives(receipt: Mapping[str, Any], out: Console) -> None:
     for one in receipt["collectives"]:
         if one["failure"]:
             label = "CONFIG_ERROR" if one["failure"]["kind"] == "config_error" else one["failure"]["kind"]
-            out.print(
-                Text(visible(f"all-reduce not covered: {label}: {one['failure']['text']}"), style="yellow")
-            )
+            out.print(Text(visible(f"all-reduce not covered: {label}: {one['failure']['text']}"), style="yellow"))
     for name, figure in receipt["figures"]["collectives"].items():
         spread = f"median {figure['median']:.4g}, p99 {figure['p99']:.4g} us"
         out.print(Text(f"{name}: {spread} (maximum over ranks, n {figure['n']})"))
@@ -165,9 +157,7 @@ def _lab(receipt: Mapping[str, Any], out: Console) -> None:
         if key in lab:
             value = lab[key] if isinstance(lab[key], str) else f"{lab[key]:.2f}"
             beside = (
-                [f"{host[key]:.2f}" if key in host else "-" for host in (advice.FAST, advice.SLOW)]
-                if shown
-                else []
+                [f"{host[key]:.2f}" if key in host else "-" for host in (advice.FAST, advice.SLOW)] if shown else []
             )
             table.add_row(Text(key), Text(visible(value)), *beside)
     out.print(table)

@@ -1,4 +1,5 @@
-"""False verdicts and power of the trial rules over simulated and recorded noise; exits 1 when the reach is missed.
+"""False verdicts and power of the trial rules over simulated and recorded noise; exits 1 when the reach is
+missed.
 
     python -m tests.bench.bench_verdict [RUNS]
 
@@ -46,7 +47,9 @@ def main() -> int:
             right = simulation.right(words, effect) / runs
             judged = effect in simulation.EFFECTS and model != "per_any"
             wanted = simulation.wanted_rate(model, effect) if judged else None
-            shares = "".join(f"{words[word] / runs:>10.3f}" for word in ("improved", "regressed", "no_change", "inconclusive"))
+            shares = "".join(
+                f"{words[word] / runs:>10.3f}" for word in ("improved", "regressed", "no_change", "inconclusive")
+            )
             mark = "" if wanted is None or right >= wanted else "  MISSED"
             demand = f"{wanted:>8.3f}" if wanted is not None else f"{'-':>8}"
             print(f"{model:<18}{effect:>8.0%}{shares}{right:>11.3f}{demand}{mark}", flush=True)

@@ -1,4 +1,5 @@
-"""Record how launch_us wanders on this machine when nothing is changed: consecutive blocks, as a trial would measure them.
+"""Record how launch_us wanders on this machine when nothing is changed: consecutive blocks, as a trial would
+measure them.
 
     python -m tests.bench.record_trace --device cuda --name h200 [--blocks 240] [--command python3]
 
@@ -30,9 +31,7 @@ def main() -> int:
         started = worker.ask("start", 120.0, device=options.device, life_s=3600.0, metrics=["launch_us"])
         for number in range(options.blocks):
             time.sleep(FULL.settle_s)
-            reply = worker.ask(
-                "block", 1.0, seconds=FULL.block_s, warm_s=FULL.warm_s, metrics=["launch_us"]
-            )
+            reply = worker.ask("block", 1.0, seconds=FULL.block_s, warm_s=FULL.warm_s, metrics=["launch_us"])
             samples = [x / 400 for x in reply["metrics"]["launch_us"]["samples"]]
             blocks.append([round(figures.median(samples), 3), round(figures.quantile(samples, 0.1), 3)])
             if number % 20 == 0:

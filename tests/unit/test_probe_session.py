@@ -9,15 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hostcheck import receipts
-from hostcheck.onhost.probe import session, worker
 from hostcheck.onhost.probe import receipt as raw
+from hostcheck.onhost.probe import session, worker
 from hostcheck.onhost.probe.session import Claim, Toggle, Worker, WorkerFailed
 from tests import fake_worker as fake
 
@@ -29,7 +28,10 @@ def test_examples_in_the_docstrings() -> None:
 
 
 def test_the_worker_is_read_and_never_imported() -> None:
-    code = "import sys; from hostcheck.onhost.probe import session as s; s.worker_source(); print([m for m in sys.modules if m.endswith('probe.worker') or m == 'torch'])"
+    code = (
+        "import sys; from hostcheck.onhost.probe import session as s; s.worker_source(); "
+        "print([m for m in sys.modules if m.endswith('probe.worker') or m == 'torch'])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout.strip() == "[]"
     assert session.worker_source() == Path(worker.__file__).read_text(encoding="utf-8")
@@ -61,25 +63,37 @@ FAILURES = {
     "bytes": ("sys.stdout.buffer.write(bytes(range(255)) + b'\\n'); sys.stdout.flush()", "garbage", "not JSON"),
     "a list": ("print([1, 2], flush=True)", "garbage", "not an object"),
     "another reply": ("say(reply='stop')", "garbage", "expected a reply to block"),
-    "an endless line": ("sys.stdout.write('x' * 300000); sys.stdout.flush(); time.sleep(600)", "garbage", "a line of more than"),
+    "an endless line": (
+        "sys.stdout.write('x' * 300000); sys.stdout.flush(); time.sleep(600)",
+        "garbage",
+        "a line of more than",
+    ),
     "flooded stderr": ("\nwhile True: sys.stderr.write('e' * 1000)", "flooded_stderr", "bytes on stderr"),
     "NaN": ("say(reply='block', metrics={'launch_us': float('nan')})", "nan", "NaN"),
     "infinity": ("say(reply='block', load=float('inf'))", "nan", "Infinity"),
-    "device lost": ("say(reply='error', kind='device_lost', text='UR_RESULT_ERROR_DEVICE_LOST'); os._exit(0)", "device_lost", "DEVICE_LOST"),
-    "wrong result": ("say(reply='error', kind='wrong_result', text='100 adds of one gave 99.0')", "wrong_result", "99.0"),
+    "device lost": (
+        "say(reply='error', kind='device_lost', text='UR_RESULT_ERROR_DEVICE_LOST'); os._exit(0)",
+        "device_lost",
+        "DEVICE_LOST",
+    ),
+    "wrong result": (
+        "say(reply='error', kind='wrong_result', text='100 adds of one gave 99.0')",
+        "wrong_result",
+        "99.0",
+    ),
 }
 
 
 @pytest.mark.parametrize(("code", "kind", "text"), FAILURES.values(), ids=FAILURES)
-def test_every_failure_is_a_named_result_and_ends_the_whole_group(code: str, kind: str, text: str, tmp_path: Path) -> None:
+def test_every_failure_is_a_named_result_and_ends_the_whole_group(
+    code: str, kind: str, text: str, tmp_path: Path
+) -> None:
     child = f"p = subprocess.Popen(['sleep', '600']); open({str(tmp_path / 'pid')!r}, 'w').write(str(p.pid)); "
-    with (
-        pytest.raises(WorkerFailed) as failed,
-        Worker(fake.PYTHON, source=fake.source("block", 0, child + code), limits=fake.HURRIED) as one,
-    ):
+    with Worker(fake.PYTHON, source=fake.source("block", 0, child + code), limits=fake.HURRIED) as one:
         assert one._process is not None
         leader = one._process.pid
-        one.ask("block", seconds=0.1)
+        with pytest.raises(WorkerFailed) as failed:
+            one.ask("block", seconds=0.1)
     assert failed.value.kind == kind
     assert text in failed.value.text + failed.value.stderr
     assert gone(leader)
@@ -103,10 +117,39 @@ def test_commands_that_are_no_python() -> None:
 
 
 def test_what_an_image_prints_first_is_kept_and_skipped() -> None:
-    command = ["sh", "-c", 'echo ":: initializing oneAPI environment ..."; echo "{not json"; exec "$0" "$@"', *fake.PYTHON]
+    command = [
+        "sh",
+        "-c",
+        'echo ":: initializing oneAPI environment ..."; echo "{not json"; exec "$0" "$@"',
+        *fake.PYTHON,
+    ]
     with Worker(command, source=fake.source(), limits=fake.PATIENT) as one:
         assert one.ask("inspect")["launches"]["launch_us"]["launches"] == 1
         assert one.preamble.splitlines() == [":: initializing oneAPI environment ...", "{not json"]
+
+
+def namespaces() -> list[str]:
+    """Return a command in namespaces of its own, as in a container: there the worker is PID 1."""
+    return ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "chroot", "/"]
+
+
+def may_unshare() -> bool:
+    return subprocess.run([*namespaces(), "true"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(not may_unshare(), reason="unshare and chroot need root here")
+@pytest.mark.parametrize("how", ["stdin closes", "deadline"])
+def test_as_pid_1_of_a_container_the_worker_still_ends(how: str) -> None:
+    """PID 1 ignores signals that it does not handle, and killing the engine's client does not reach it at all."""
+    with Worker([*namespaces(), *fake.PYTHON], limits=fake.PATIENT) as one:
+        assert one._process is not None
+        children = Path(f"/proc/{one._process.pid}/task/{one._process.pid}/children").read_text().split()
+        inside = int(children[0])
+        if how == "deadline":
+            with pytest.raises(WorkerFailed):
+                one.ask("start", life_s=0.2, device="cpu")  # torch is missing there: an answer, then nothing
+            assert gone(inside)
+    assert gone(inside)
 
 
 def test_a_source_larger_than_a_pipe_reaches_a_slow_reader() -> None:
@@ -143,12 +186,14 @@ with session.ended_by_signals(), session.Worker([sys.executable, "-S", "-I"], so
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
 @pytest.mark.parametrize("real", [True, False], ids=["real worker", "made-up worker"])
 def test_the_worker_ends_when_the_session_does(number: signal.Signals, real: bool) -> None:
-    """SIGKILL leaves the session no way to act: the worker sees the end of its stdin. (A sleeping made-up worker does not.)"""
+    """SIGKILL leaves the session no way to act: the worker sees the end of its stdin (one asleep cannot)."""
     if number == signal.SIGKILL and not real:
         pytest.skip("only the worker itself can notice that")
     source = session.worker_source() if real else fake.source("block", 0, "time.sleep(600)")
     if real:  # wait for requests for ever, as between two blocks of a trial
-        source = source.replace("OPERATIONS = (", 'Worker.nap = lambda self, request: time.sleep(600)\nOPERATIONS = ("nap", ')
+        source = source.replace(
+            "OPERATIONS = (", 'Worker.nap = lambda self, request: time.sleep(600)\nOPERATIONS = ("nap", '
+        )
     code = STARTED.format(extra=f"SOURCE = {source!r}").replace('"block"', '"nap"' if real else '"block"')
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert parent.stdout is not None
@@ -161,10 +206,11 @@ def test_the_worker_ends_when_the_session_does(number: signal.Signals, real: boo
 
 def test_the_worker_has_its_own_deadline() -> None:
     """It ends by itself, so that killing ``docker exec`` leaves nothing behind for long."""
-    with pytest.raises(WorkerFailed) as failed, Worker(fake.PYTHON, limits=fake.PATIENT) as one:
+    with Worker(fake.PYTHON, limits=fake.PATIENT) as one:
         with pytest.raises(WorkerFailed):
-            one.ask("start", life_s=0.3, device="cpu")
-        one.receive("nothing", 30.0)
+            one.ask("start", life_s=0.3, device="cpu")  # torch is missing there: an answer, then nothing
+        with pytest.raises(WorkerFailed) as failed:
+            one.receive("nothing", 30.0)
     assert failed.value.kind == "died"
     assert "Timeout" in failed.value.stderr
 
@@ -177,7 +223,10 @@ def test_torch_missing_is_named() -> None:
 
 def test_torch_too_old_is_named(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("__version__ = '2.5.1+cxx11.abi'\n")
-    with pytest.raises(WorkerFailed) as failed, Worker([sys.executable], limits=fake.PATIENT, env={"PYTHONPATH": str(tmp_path)}) as one:
+    with (
+        pytest.raises(WorkerFailed) as failed,
+        Worker([sys.executable], limits=fake.PATIENT, env={"PYTHONPATH": str(tmp_path)}) as one,
+    ):
         one.ask("start", life_s=60.0, device="cpu")
     assert (failed.value.kind, failed.value.text) == ("torch_too_old", "torch 2.5.1+cxx11.abi, needs 2.6 or newer")
 
@@ -190,7 +239,7 @@ def test_unknown_requests_are_answered() -> None:
             assert failed.value.kind == "protocol"
 
 
-# -------------------------------------------------------------------------------------------------------- receipts made
+# ---------------------------------------------------------------------------------------------------- receipts made
 
 
 def test_a_profile_without_a_card() -> None:
@@ -268,11 +317,12 @@ class FileToggle(Toggle):
 CLAIM = Claim(metric="launch_us", arms={"A": "before", "B": "after"}, device="xpu", evidence=("factor",))
 
 
-def run_trial(tmp_path: Path, factors: dict[str, float], job_: dict[str, Any] | None = None, **toggle: Any) -> tuple[dict[str, Any], FileToggle]:
+def run_trial(
+    tmp_path: Path, factors: dict[str, float], job_: dict[str, Any] | None = None, **toggle: Any
+) -> tuple[dict[str, Any], FileToggle]:
     switch = FileToggle(tmp_path / "factor", factors, **toggle)
-    around: Callable[[], dict[str, Any]] = lambda: fake.CALM
     made = fake.job(FACTOR_FILE=str(tmp_path / "factor"), **(job_ or {}))
-    receipt = session.trial(made, CLAIM, switch, around)
+    receipt = session.trial(made, CLAIM, switch, lambda: fake.CALM)
     assert receipts.verify(receipts.parse(json.dumps(receipt))) == []
     assert switch.log[-1] == "restore"
     return receipt, switch
@@ -298,7 +348,9 @@ def test_a_toggle_that_does_nothing_is_vacuous(tmp_path: Path) -> None:
 
 
 def test_a_trial_restores_and_keeps_its_receipt_when_the_worker_dies(tmp_path: Path) -> None:
-    receipt, _ = run_trial(tmp_path, {"A": 1.0, "B": 0.8}, {"fail_op": "block", "fail_after": 21, "fail_code": "os._exit(9)"})
+    receipt, _ = run_trial(
+        tmp_path, {"A": 1.0, "B": 0.8}, {"fail_op": "block", "fail_after": 21, "fail_code": "os._exit(9)"}
+    )
     assert receipt["verdict"]["word"] == "invalid"
     assert len(receipt["blocks"]) == 21
 
@@ -313,8 +365,11 @@ def test_a_trial_restores_when_the_toggle_raises(tmp_path: Path) -> None:
 def test_two_looks_use_three_workers_one_after_the_other(tmp_path: Path) -> None:
     plan = session.Plan(sham=8, looks=(8, 20), block_s=0.001, settle_s=0.0, warm_s=0.0, workers=2)
     switch = FileToggle(tmp_path / "factor", {"A": 1.0, "B": 0.9})
-    noisy = fake.source(FACTOR_FILE=str(tmp_path / "factor")).replace("lognormvariate(0, 0.01)", "lognormvariate(0, 0.01) * SPEED")
-    noisy = noisy.replace("blocks += 1", "blocks += 1; SPEED = coins.lognormvariate(0, 0.11)").replace("coins = ", "SPEED = 1.0; coins = ")
+    noisy = fake.source(FACTOR_FILE=str(tmp_path / "factor"))
+    noisy = noisy.replace("lognormvariate(0, 0.01)", "lognormvariate(0, 0.01) * SPEED")
+    noisy = noisy.replace("blocks += 1", "blocks += 1; SPEED = coins.lognormvariate(0, 0.11)").replace(
+        "coins = ", "SPEED = 1.0; coins = "
+    )
     job = session.Job(**{**vars(fake.job()), "source": noisy, "plan": plan})
     receipt = session.trial(job, CLAIM, switch, lambda: fake.CALM)
     assert [block["worker"] for block in receipt["blocks"]] == sorted(block["worker"] for block in receipt["blocks"])
@@ -327,7 +382,9 @@ def test_standalone(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypa
     monkeypatch.setattr(session, "worker_source", fake.source)
     monkeypatch.setattr(session, "QUICK", fake.SMALL)
     out = tmp_path / "receipt.json"
-    assert session.main(["--device", "xpu", "--quick", "--seed", "5", "--command", *fake.PYTHON[:1], "-o", str(out)]) == 0
+    assert (
+        session.main(["--device", "xpu", "--quick", "--seed", "5", "--command", *fake.PYTHON[:1], "-o", str(out)]) == 0
+    )
     receipt = receipts.load(out)
     assert receipts.verify(receipt) == []
     assert receipt["validity"]["unchecked"]  # it knows nothing of the host, and says so

@@ -32,7 +32,14 @@ def test_quantile_is_numpys(values: list[float], q: float) -> None:
 @pytest.mark.parametrize("name", statistics.STATISTICS)
 def test_statistics_by_name(name: str) -> None:
     values = [5.0, 1.0, 4.0, 4.0, 9.0]
-    wanted = {"median": 4.0, "p10": np.quantile(values, 0.1), "p99": np.quantile(values, 0.99), "mean": 4.6, "min": 1, "max": 9}
+    wanted = {
+        "median": 4.0,
+        "p10": np.quantile(values, 0.1),
+        "p99": np.quantile(values, 0.99),
+        "mean": 4.6,
+        "min": 1,
+        "max": 9,
+    }
     assert statistics.statistic(values, name) == pytest.approx(wanted[name])
 
 
@@ -88,7 +95,9 @@ def test_smallest_p(n: int) -> None:
     assert statistics.signed_rank([0.1 + i / 1000 for i in range(n)]).p == 2 / 2**n
 
 
-@given(st.lists(RATIOS, min_size=6, max_size=16, unique_by=lambda x: round(abs(x), 7)), st.sampled_from([0.03, 0.05, 0.2]))
+@given(
+    st.lists(RATIOS, min_size=6, max_size=16, unique_by=lambda x: round(abs(x), 7)), st.sampled_from([0.03, 0.05, 0.2])
+)
 def test_interval_holds_exactly_the_shifts_that_the_test_accepts(d: list[float], alpha: float) -> None:
     found = statistics.hodges_lehmann(d, alpha)
     averages = [(a + b) / 2 for i, a in enumerate(d) for b in d[i:]]
@@ -154,8 +163,11 @@ def test_detectable_effect_is_found_about_as_often_as_it_says() -> None:
     assert np.mean(found) == pytest.approx(0.8, abs=0.06)
 
 
-@given(st.lists(st.floats(1, 9), min_size=2, max_size=6, unique=True), st.lists(st.floats(10, 19), min_size=2, max_size=6, unique=True),
-       st.floats(-12, 2))
+@given(
+    st.lists(st.floats(1, 9), min_size=2, max_size=6, unique=True),
+    st.lists(st.floats(10, 19), min_size=2, max_size=6, unique=True),
+    st.floats(-12, 2),
+)
 def test_rank_sum_is_scipys_exact_test(a: list[float], b: list[float], moved: float) -> None:
     b = [x + moved for x in b]
     if len({*a, *b}) < len(a) + len(b):

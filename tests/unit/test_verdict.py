@@ -27,8 +27,15 @@ def pairs(n: int, effect: float, spread: float = 0.01, seed: int = 1) -> list[tu
 
 
 def trial(effect: float = 0.0, spread: float = 0.01, n: int = 16, **changes: Any) -> Trial:
-    given_ = {"metric": "launch_us", "arms": {"A": "powersave", "B": "performance"}, "sham": [pairs(12, 0.0, spread, 7)],
-              "pairs": pairs(n, effect, spread), "guards": CLEAN, "exercise": RUN, "planned": n}
+    given_ = {
+        "metric": "launch_us",
+        "arms": {"A": "powersave", "B": "performance"},
+        "sham": [pairs(12, 0.0, spread, 7)],
+        "pairs": pairs(n, effect, spread),
+        "guards": CLEAN,
+        "exercise": RUN,
+        "planned": n,
+    }
     return Trial(**{**given_, **changes})
 
 
@@ -107,10 +114,15 @@ def test_vacuous_comes_before_any_figure(change: dict[str, Any], reason: str) ->
 
 def test_exercise_that_shows_the_setting_acts() -> None:
     shown = Exercise(
-        readbacks={"A": ["powersave"] * 16, "B": ["performance"] * 16}, iterations=9,
-        evidence={"clock_khz": {"A": list(range(1400, 1416)), "B": list(range(3100, 3116))},
-                  "lnkctl": {"A": ["L1"] * 16, "B": ["disabled"] * 16}},
-        drain_ns=8_700.0, batch_ns=1_250_000.0, sync_ns=12_000.0,
+        readbacks={"A": ["powersave"] * 16, "B": ["performance"] * 16},
+        iterations=9,
+        evidence={
+            "clock_khz": {"A": list(range(1400, 1416)), "B": list(range(3100, 3116))},
+            "lnkctl": {"A": ["L1"] * 16, "B": ["disabled"] * 16},
+        },
+        drain_ns=8_700.0,
+        batch_ns=1_250_000.0,
+        sync_ns=12_000.0,
     )
     assert verdict.vacuous_reasons(shown) == []
 
@@ -143,7 +155,9 @@ def test_a_noisy_first_round_is_repeated_once() -> None:
     assert verdict.next_step(trial(sham=noisy * 2, pairs=(), planned=0)) == "stop"
 
 
-@pytest.mark.parametrize(("effect", "word"), [(-0.1, "improved"), (0.1, "regressed"), (0.0, "no_change"), (0.015, "no_change")])
+@pytest.mark.parametrize(
+    ("effect", "word"), [(-0.1, "improved"), (0.1, "regressed"), (0.0, "no_change"), (0.015, "no_change")]
+)
 def test_clear_cases(effect: float, word: str) -> None:
     judged = verdict.judge(trial(effect))
     assert judged.word == word
@@ -210,8 +224,13 @@ def test_what_could_not_be_read_is_said() -> None:
 
 
 def test_p10_is_chosen_by_the_sham_pairs_alone() -> None:
-    contended = trial(-0.05, sham=[pairs(12, 0.0, 0.06, 4)], pairs=pairs(16, -0.05, 0.2),
-                      sham_p10=[pairs(12, 0.0, 0.005, 5)], pairs_p10=pairs(16, -0.05, 0.005))
+    contended = trial(
+        -0.05,
+        sham=[pairs(12, 0.0, 0.06, 4)],
+        pairs=pairs(16, -0.05, 0.2),
+        sham_p10=[pairs(12, 0.0, 0.005, 5)],
+        pairs_p10=pairs(16, -0.05, 0.005),
+    )
     judged = verdict.judge(contended)
     assert (judged.word, judged.figures["statistic"]) == ("improved", "p10")
     assert any("uncontended cost" in note for note in judged.notes)
@@ -240,7 +259,9 @@ def test_swapping_the_arms_swaps_the_words(seed: int, effect: float, spread: flo
 def test_the_unit_does_not_matter(scale: float, seed: int) -> None:
     one = trial(-0.06, spread=0.03, sham=[pairs(12, 0.0, 0.03, seed)])
     other = dataclasses.replace(
-        one, sham=[[(a * scale, b * scale) for a, b in one.sham[0]]], pairs=[(a * scale, b * scale) for a, b in one.pairs]
+        one,
+        sham=[[(a * scale, b * scale) for a, b in one.sham[0]]],
+        pairs=[(a * scale, b * scale) for a, b in one.pairs],
     )
     assert verdict.judge(other).word == verdict.judge(one).word
 
@@ -264,8 +285,12 @@ def test_boots() -> None:
 def test_gains_of_two_switches_are_not_added() -> None:
     random = np.random.default_rng(4)
     quads = [
-        {arm: level * math.exp(e) for (arm, level), e in zip({"base": 10.0, "A": 9.0, "B": 8.0, "A+B": 8.0}.items(),
-                                                             random.normal(0, 0.005, 4), strict=True)}
+        {
+            arm: level * math.exp(e)
+            for (arm, level), e in zip(
+                {"base": 10.0, "A": 9.0, "B": 8.0, "A+B": 8.0}.items(), random.normal(0, 0.005, 4), strict=True
+            )
+        }
         for _ in range(16)
     ]
     found = verdict.interaction(quads)
@@ -281,7 +306,10 @@ def test_gains_of_two_switches_are_not_added() -> None:
 @pytest.mark.parametrize("effect", simulation.EFFECTS)
 @pytest.mark.parametrize("model", simulation.cells())
 def test_simulated_trials(model: str, effect: float) -> None:
-    """40 runs a cell; the bench takes 800. The bound here is what 40 runs of a cell that just meets the reach pass 99.9 % of the time."""
+    """40 runs a cell; the bench takes 800.
+
+    The bound is what 40 runs of a cell that just meets the reach pass 99.9 % of the time.
+    """
     runs = 40
     right = simulation.right(simulation.cell(model, effect, runs), effect)
     p, allowed = simulation.wanted_rate(model, effect), runs

@@ -32,9 +32,7 @@ def canonical(receipt: Receipt) -> bytes:
     Raises ValueError for a number that is not finite.
     """
     body = {key: value for key, value in receipt.items() if key != "sha256"}
-    return json.dumps(
-        body, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    ).encode("utf-8")
+    return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode("utf-8")
 
 
 def digest(receipt: Receipt) -> str:
@@ -136,9 +134,7 @@ def figures(receipt: Receipt) -> dict[str, Any]:
     if receipt["kind"] == "trial":
         result["metrics_by_arm"] = {
             arm: {
-                name: summary(samples, unit(name))
-                for name in names
-                if (samples := _samples(_arm(blocks, arm), name))
+                name: summary(samples, unit(name)) for name in names if (samples := _samples(_arm(blocks, arm), name))
             }
             for arm in ("A", "B")
         }
@@ -147,11 +143,7 @@ def figures(receipt: Receipt) -> dict[str, Any]:
     result["device_bound"] = verdict.device_bound(*launch_medians(blocks))
     result["launches"] = {
         name: sorted(
-            {
-                str(worker["launches"][name]["launches"])
-                for worker in receipt["workers"]
-                if worker.get("launches")
-            }
+            {str(worker["launches"][name]["launches"]) for worker in receipt["workers"] if worker.get("launches")}
         )
         for name in ("launch_us", "rms_composite8_us", "rms_fused_us", "ir_rms_norm_m2_us")
     }
@@ -160,10 +152,7 @@ def figures(receipt: Receipt) -> dict[str, Any]:
 
 def _samples(blocks: Sequence[Mapping[str, Any]], metric: str) -> list[float]:
     return [
-        x
-        for block in blocks
-        if metric in block["metrics"]
-        for x in per_operation(metric, block["metrics"][metric])
+        x for block in blocks if metric in block["metrics"] for x in per_operation(metric, block["metrics"][metric])
     ]
 
 
@@ -222,9 +211,7 @@ def lab_figures(receipt: Receipt) -> dict[str, Any]:
     runs = [run for worker in receipt.get("workers", ()) for run in worker.get("lab", ())]
     result: dict[str, Any] = {}
     for key in LAB_KEYS:
-        values = [
-            run[key]["total_ns"] / run[key]["n"] / 1000.0 for run in runs if "total_ns" in run.get(key, {})
-        ]
+        values = [run[key]["total_ns"] / run[key]["n"] / 1000.0 for run in runs if "total_ns" in run.get(key, {})]
         errors = [run[key]["error"] for run in runs if "error" in run.get(key, {})]
         if values:
             result[key] = statistics.median(values)
@@ -249,9 +236,7 @@ def collective_figures(receipt: Receipt) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for collective in receipt.get("collectives", ()):
         for policy, ranks in sorted(collective.get("series", {}).items()):
-            slowest = [
-                max(values) for values in zip(*(per_operation("allreduce_us", series) for series in ranks))
-            ]
+            slowest = [max(values) for values in zip(*(per_operation("allreduce_us", series) for series in ranks))]
             if slowest:
                 result[collective_name(collective, policy)] = summary(slowest, "us")
     return result
@@ -283,11 +268,7 @@ def guards_of(receipt: Receipt) -> verdict.Guards:
         for failure in receipt.get("failures", ())
         if failure["kind"] not in ("wrong_result", "nan")
     ]
-    wrong = [
-        failure["text"]
-        for failure in receipt.get("failures", ())
-        if failure["kind"] in ("wrong_result", "nan")
-    ]
+    wrong = [failure["text"] for failure in receipt.get("failures", ()) if failure["kind"] in ("wrong_result", "nan")]
     return verdict.Guards(
         log_read=bool(log_before.get("read")) and bool(log_after.get("read")),
         log_required=any(identity(worker).get("device") != "cpu" for worker in receipt.get("workers", ())),
@@ -304,8 +285,7 @@ def guards_of(receipt: Receipt) -> verdict.Guards:
         alarms=list(dict.fromkeys([*before.get("alarms", ()), *after.get("alarms", ())])),
         identities=[identity(worker) for worker in receipt.get("workers", ()) if "identity" in worker],
         readbacks_moved=[
-            f"{block['phase']} pair {block['pair']} arm {block['arm']}: "
-            f"{block['readback']} -> {block['readback_end']}"
+            f"{block['phase']} pair {block['pair']} arm {block['arm']}: {block['readback']} -> {block['readback_end']}"
             for block in blocks
             if block.get("readback") != block.get("readback_end")
         ],
@@ -371,10 +351,7 @@ def exercise_of(receipt: Receipt) -> verdict.Exercise:
     """Return what shows that the setting and the path under test were really used, from the A/B blocks."""
     claim = receipt["claim"]
     metric = claim["metric"]
-    blocks = {
-        arm: sorted(_arm(receipt.get("blocks", ()), arm), key=lambda block: block["pair"])
-        for arm in ("A", "B")
-    }
+    blocks = {arm: sorted(_arm(receipt.get("blocks", ()), arm), key=lambda block: block["pair"]) for arm in ("A", "B")}
     both = [*blocks["A"], *blocks["B"]]
     drain, batch, sync = launch_medians(both) if metric == "launch_us" else (None, None, None)
     return verdict.Exercise(
@@ -382,9 +359,7 @@ def exercise_of(receipt: Receipt) -> verdict.Exercise:
         if claim["toggles"]
         else {},
         evidence={
-            name: {
-                arm: [block.get("evidence", {}).get(name) for block in found] for arm, found in blocks.items()
-            }
+            name: {arm: [block.get("evidence", {}).get(name) for block in found] for arm, found in blocks.items()}
             for name in claim["evidence"]
         },
         iterations=sum(block["metrics"].get(metric, {}).get("exercised", {}).get("n", 0) for block in both),
@@ -402,9 +377,7 @@ def fallbacks(receipt: Receipt) -> list[str]:
         device = identity(worker).get("device")
         if claim["device"] not in ("auto", device):
             found.append(f"device {device} in place of {claim['device']}")
-        family = {"graph_eager_us": "graph_us", "graph_replay_us": "graph_us"}.get(
-            claim["metric"], claim["metric"]
-        )
+        family = {"graph_eager_us": "graph_us", "graph_replay_us": "graph_us"}.get(claim["metric"], claim["metric"])
         missing = worker.get("unavailable", {}).get(family)
         if missing:
             found.append(f"{claim['metric']} unavailable: {missing}")

@@ -136,9 +136,7 @@ class Worker:
             self._to_write += b"%d\n" % len(self.source) + self.source
             hello = self._reply(time.monotonic() + self.limits.start_s, self.limits.start_s, greeting=True)
             if hello.get("protocol") != PROTOCOL:
-                raise WorkerFailed(
-                    "garbage", f"expected {PROTOCOL}, got {json.dumps(hello)[:200]}", self.stderr_tail()
-                )
+                raise WorkerFailed("garbage", f"expected {PROTOCOL}, got {json.dumps(hello)[:200]}", self.stderr_tail())
         except BaseException:
             self.close()
             raise
@@ -164,14 +162,10 @@ class Worker:
 
     def send(self, op: str, **fields: Any) -> None:
         """Send a request without waiting for its reply (ranks must all be asked before one can answer)."""
-        self._to_write += (
-            json.dumps({"op": op, **fields}, separators=(",", ":"), allow_nan=False).encode() + b"\n"
-        )
+        self._to_write += json.dumps({"op": op, **fields}, separators=(",", ":"), allow_nan=False).encode() + b"\n"
         self._flush()
 
-    def receive(
-        self, op: str, takes_s: float = 0.0, during: Callable[[], None] | None = None
-    ) -> dict[str, Any]:
+    def receive(self, op: str, takes_s: float = 0.0, during: Callable[[], None] | None = None) -> dict[str, Any]:
         """Wait for the reply to ``op``; see `ask`."""
         now = time.monotonic()
         if during is not None:
@@ -179,15 +173,11 @@ class Worker:
             during()
             if early:
                 return self._checked(op, early)
-        return self._checked(
-            op, self._reply(now + takes_s + self.limits.reply_s, takes_s + self.limits.reply_s)
-        )
+        return self._checked(op, self._reply(now + takes_s + self.limits.reply_s, takes_s + self.limits.reply_s))
 
     def _checked(self, op: str, reply: dict[str, Any]) -> dict[str, Any]:
         if reply.get("reply") == "error":
-            raise WorkerFailed(
-                str(reply.get("kind", "exception")), str(reply.get("text", "")), self.stderr_tail()
-            )
+            raise WorkerFailed(str(reply.get("kind", "exception")), str(reply.get("text", "")), self.stderr_tail())
         if reply.get("reply") != op:
             raise WorkerFailed(
                 "garbage", f"expected a reply to {op}, got {json.dumps(reply)[:200]}", self.stderr_tail()
@@ -221,9 +211,7 @@ class Worker:
         try:
             value = json.loads(line, parse_constant=refuse)
         except ValueError as error:
-            raise WorkerFailed(
-                "garbage", f"not JSON ({error}): {line[:200]!r}", self.stderr_tail()
-            ) from error
+            raise WorkerFailed("garbage", f"not JSON ({error}): {line[:200]!r}", self.stderr_tail()) from error
         if not isinstance(value, dict):
             raise WorkerFailed("garbage", f"not an object: {line[:200]!r}", self.stderr_tail())
         return value
@@ -240,9 +228,7 @@ class Worker:
                 del self._out[: end + 1]
                 return line
             if len(self._out) > self.limits.line:
-                raise WorkerFailed(
-                    "garbage", f"a line of more than {self.limits.line} bytes", self.stderr_tail()
-                )
+                raise WorkerFailed("garbage", f"a line of more than {self.limits.line} bytes", self.stderr_tail())
             left = deadline - time.monotonic()
             if left <= 0:
                 return None
@@ -460,11 +446,7 @@ def unmapped(identity: Mapping[str, Any], addresses: Sequence[str] | None) -> st
     address = card_address(identity)
     if address is None:
         return f"device {identity.get('device')}:{identity.get('index')} gives no PCI address"
-    return (
-        ""
-        if address in addresses
-        else f"{address} is none of this host's cards ({', '.join(addresses) or 'none'})"
-    )
+    return "" if address in addresses else f"{address} is none of this host's cards ({', '.join(addresses) or 'none'})"
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -516,9 +498,7 @@ class Job:
     addresses: Sequence[str] | None = None
     warm_up_s: float = 2.0
     ranks: int = 0
-    collective: Mapping[str, Any] = field(
-        default_factory=lambda: {"dtype": "bfloat16", "rows": 1, "hidden": 5120}
-    )
+    collective: Mapping[str, Any] = field(default_factory=lambda: {"dtype": "bfloat16", "rows": 1, "hidden": 5120})
     container: Mapping[str, str] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     source: str | None = None
@@ -830,10 +810,7 @@ def all_reduce(job: Job, batches: int = 20, per_batch: int = 10) -> dict[str, An
             workers,
             "join",
             timeout_s,
-            [
-                {"rank": r, "world": world, "host": host, "port": port, "timeout_s": timeout_s}
-                for r in range(world)
-            ],
+            [{"rank": r, "world": world, "host": host, "port": port, "timeout_s": timeout_s} for r in range(world)],
         )
         entry["backend"] = joined[0]["backend"]
         asked = {**shape, "batches": batches, "per_batch": per_batch}
@@ -866,9 +843,7 @@ def variables_name(environment: Mapping[str, str]) -> str:
     the metric's name.
     """
     ours = {
-        name: value
-        for name, value in sorted(environment.items())
-        if name.startswith(("CCL_", "FI_", "NCCL_", "GLOO_"))
+        name: value for name, value in sorted(environment.items()) if name.startswith(("CCL_", "FI_", "NCCL_", "GLOO_"))
     }
     return hashlib.sha256(json.dumps(ours).encode()).hexdigest()[:8] if ours else "none"
 
@@ -900,14 +875,10 @@ def main(arguments: Sequence[str] | None = None, out: TextIO | None = None) -> i
     parser.add_argument("--index", type=int, default=0)
     parser.add_argument("--quick", action="store_true", help="8 sham pairs in place of 12")
     parser.add_argument("--block-s", type=float, default=None, help="seconds of each block (0.7)")
-    parser.add_argument(
-        "--ranks", type=int, default=0, help="also time the all-reduce over this many devices"
-    )
+    parser.add_argument("--ranks", type=int, default=0, help="also time the all-reduce over this many devices")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--pin", type=int, nargs="*", default=None, help="CPUs to keep the worker on")
-    parser.add_argument(
-        "--command", nargs="+", default=["python3"], help="ends where Python's own arguments begin"
-    )
+    parser.add_argument("--command", nargs="+", default=["python3"], help="ends where Python's own arguments begin")
     parser.add_argument("-o", dest="output", required=True)
     options = parser.parse_args(arguments)
     say = out or sys.stderr

@@ -97,9 +97,7 @@ def statistic(values: Sequence[float], name: str) -> float:
         return mean(values)
     if name in ("min", "max") and values:
         return min(values) if name == "min" else max(values)
-    raise ValueError(
-        f"expected one of {', '.join(STATISTICS)} of at least one value, got {name!r} of {len(values)}"
-    )
+    raise ValueError(f"expected one of {', '.join(STATISTICS)} of at least one value, got {name!r} of {len(values)}")
 
 
 def log_ratios(pairs: Sequence[tuple[float, float]]) -> list[float]:
@@ -241,8 +239,7 @@ def _median_distribution(magnitudes: Sequence[float], n: int) -> list[tuple[floa
     half = n // 2
     ends = [at_most[i] ** half - (at_most[i - 1] ** half if i else 0.0) for i in range(len(support))]
     starts = [
-        at_least[j] ** half - (at_least[j + 1] ** half if j + 1 < len(support) else 0.0)
-        for j in range(len(support))
+        at_least[j] ** half - (at_least[j + 1] ** half if j + 1 < len(support) else 0.0) for j in range(len(support))
     ]
     ways = math.comb(n, half)
     result: list[tuple[float, float]] = []
@@ -329,9 +326,7 @@ def shift(a: Sequence[float], b: Sequence[float], alpha: float) -> Interval:
     estimate = median(differences)
     if cut == 0:
         return Interval(-math.inf, estimate, math.inf, confidence=1.0)
-    return Interval(
-        differences[cut - 1], estimate, differences[-cut], confidence=1.0 - 2 * below / everything
-    )
+    return Interval(differences[cut - 1], estimate, differences[-cut], confidence=1.0 - 2 * below / everything)
 
 
 def _mann_whitney_counts(n: int, m: int) -> list[int]:

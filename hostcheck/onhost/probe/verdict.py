@@ -169,9 +169,7 @@ def invalid_reasons(guards: Guards) -> list[str]:
     if guards.restore:
         reasons.append(f"restore failed: {guards.restore}")
     if guards.blocks_done < ENOUGH_BLOCKS * guards.blocks_planned:
-        reasons.append(
-            f"{guards.blocks_done} of {guards.blocks_planned} planned blocks measured, fewer than 80 %"
-        )
+        reasons.append(f"{guards.blocks_done} of {guards.blocks_planned} planned blocks measured, fewer than 80 %")
     return reasons
 
 
@@ -225,9 +223,7 @@ def vacuous_reasons(exercise: Exercise) -> list[str]:
             reasons.append(f"no evidence that the setting acted: {name} does not differ between the arms")
     reasons += [f"fell back: {text}" for text in exercise.fell_back]
     if device_bound(exercise.drain_ns, exercise.batch_ns, exercise.sync_ns):
-        reasons.append(
-            "launch series is bound by the device (drain > 5 synchronises and > 20 % of the batch)"
-        )
+        reasons.append("launch series is bound by the device (drain > 5 synchronises and > 20 % of the batch)")
     if exercise.iterations < 1:
         reasons.append("the path under test ran 0 times")
     return reasons
@@ -443,10 +439,7 @@ def figures_of(
 
 
 def _reason(word: str, seen: Mapping[str, Any]) -> str:
-    head = (
-        f"median over {seen['n']} pairs {percent(seen['median'])}, p {seen['p']:.2g}, "
-        f"floor {percent(seen['floor'])}"
-    )
+    head = f"median over {seen['n']} pairs {percent(seen['median'])}, p {seen['p']:.2g}, floor {percent(seen['floor'])}"
     span = f"{percent(seen['low'])} to {percent(seen['high'])}"
     if word in (IMPROVED, REGRESSED):
         return head
@@ -501,9 +494,7 @@ def judge_boots(a: Sequence[float], b: Sequence[float], guards: Guards, alpha: f
         return Verdict(INCONCLUSIVE, (reason,), tuple(notes), figures)
     log_a, log_b = [math.log(x) for x in a], [math.log(x) for x in b]
     p, moved = statistics.rank_sum(log_a, log_b), statistics.shift(log_a, log_b, alpha)
-    figures.update(
-        p=p, ratio=math.exp(moved.estimate), ratio_low=math.exp(moved.low), ratio_high=math.exp(moved.high)
-    )
+    figures.update(p=p, ratio=math.exp(moved.estimate), ratio_low=math.exp(moved.low), ratio_high=math.exp(moved.high))
     head = f"{len(a)} and {len(b)} boots, shift {percent(moved.estimate)}, p {p:.2g}"
     if p <= alpha and abs(moved.estimate) > SMALLEST_CLAIM:
         word = IMPROVED if moved.estimate < 0 else REGRESSED

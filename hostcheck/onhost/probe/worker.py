@@ -125,9 +125,7 @@ class Wire:
 
     def answer(self, reply: str, /, **fields: Any) -> None:
         # allow_nan=False: a figure that is not finite is an error here, never a value on the wire.
-        self._answers.write(
-            json.dumps({"reply": reply, **fields}, separators=(",", ":"), allow_nan=False) + "\n"
-        )
+        self._answers.write(json.dumps({"reply": reply, **fields}, separators=(",", ":"), allow_nan=False) + "\n")
         self._answers.flush()
 
 
@@ -145,9 +143,7 @@ def live_until(seconds: float) -> None:
 
 def load_torch() -> Any:
     """Import torch and return it; Refused(torch_missing | torch_too_old) with what was found."""
-    os.environ.setdefault(
-        "ZE_ENABLE_PCI_ID_DEVICE_ORDER", "1"
-    )  # index n is then the n-th card by PCI address
+    os.environ.setdefault("ZE_ENABLE_PCI_ID_DEVICE_ORDER", "1")  # index n is then the n-th card by PCI address
     try:
         torch = importlib.import_module("torch")
     except ImportError as error:
@@ -228,9 +224,7 @@ def identity(torch: Any, kind: str, index: int) -> dict[str, Any]:
         "card": rows[index],
         "torch": str(torch.__version__),
         "torch_git": str(torch.version.git_version),
-        "runtime": str(
-            {"xpu": getattr(torch.version, "xpu", None), "cuda": torch.version.cuda}.get(kind) or ""
-        ),
+        "runtime": str({"xpu": getattr(torch.version, "xpu", None), "cuda": torch.version.cuda}.get(kind) or ""),
         "python": platform.python_version(),
         "kernel": platform.release(),
         "machine": platform.machine(),
@@ -491,11 +485,7 @@ class Bench:
         """Ones times ones: every element is 5120, exact in fp16 and bf16."""
         result = self.gemm() if self.gemm else None
         self.sync()
-        if (
-            result is None
-            or tuple(result.shape) != (2, columns)
-            or not bool((result.float() == HIDDEN).all())
-        ):
+        if result is None or tuple(result.shape) != (2, columns) or not bool((result.float() == HIDDEN).all()):
             raise RuntimeError("fp8 GEMM of ones did not give 5120 everywhere")
 
     def gemms(self, n: int) -> int:
@@ -526,9 +516,7 @@ class Bench:
         if bool(normed.isnan().any()):
             raise Refused("nan", "the RMS norm of ones gave NaN")
         if bool((normed != 0.5).any()):
-            wrong.append(
-                f"RMS norm of a constant gave {float(normed.min())} to {float(normed.max())}, not 0.5"
-            )
+            wrong.append(f"RMS norm of a constant gave {float(normed.min())} to {float(normed.max())}, not 0.5")
         return wrong
 
 
@@ -550,11 +538,7 @@ def raise_if_lost(error: BaseException) -> None:
         raise Refused("device_lost", short(error)) from error
     if type(error).__name__ == "AcceleratorError" and "out of memory" not in text:
         raise Refused("device_lost", short(error)) from error
-    if (
-        "OUT_OF_RESOURCES" in text
-        or "OUT_OF_DEVICE_MEMORY" in text
-        or type(error).__name__ == "OutOfMemoryError"
-    ):
+    if "OUT_OF_RESOURCES" in text or "OUT_OF_DEVICE_MEMORY" in text or type(error).__name__ == "OutOfMemoryError":
         raise Refused("out_of_resources", short(error)) from error
 
 
@@ -678,9 +662,7 @@ def one_round(bench: Bench, series: Series, number: int, wanted: Sequence[str], 
             )
 
 
-def block(
-    bench: Bench, seconds: float, warm_s: float, wanted: Sequence[str], gemm_name: str
-) -> dict[str, Any]:
+def block(bench: Bench, seconds: float, warm_s: float, wanted: Sequence[str], gemm_name: str) -> dict[str, Any]:
     """Measure one block of ``seconds`` after ``warm_s`` of untimed rounds; Refused(wrong_result | nan) when a
     value is wrong.
     """
@@ -704,9 +686,7 @@ def block(
     if bench.graph is not None:
         replays = len(series.samples.get("graph_replay_us", ()))
         if float(bench.gx.item()) != float(replays * bench.sizes["graph"]):
-            wrong.append(
-                f"{replays} graph replays of {bench.sizes['graph']} adds gave {float(bench.gx.item())}"
-            )
+            wrong.append(f"{replays} graph replays of {bench.sizes['graph']} adds gave {float(bench.gx.item())}")
     if wrong:
         raise Refused("wrong_result", "; ".join(wrong))
     return {
@@ -763,18 +743,14 @@ def lab(bench: Bench) -> dict[str, Any]:
 
     add = "lambda: torch.add(x, y, out=x)"
     result: dict[str, Any] = {
-        "launch_us_async": timed(
-            lambda: torch.add(x, y, out=x), 2000, False, f"{add}, one synchronise inside"
-        ),
+        "launch_us_async": timed(lambda: torch.add(x, y, out=x), 2000, False, f"{add}, one synchronise inside"),
         "launch_plus_sync_us": timed(lambda: torch.add(x, y, out=x), 500, True, f"{add}, synchronise each"),
     }
     gemm = bench.gemm
     if gemm is None or "w8a16_us" in bench.unavailable:
         result["w8a16_m2_qkv_us"] = {"error": bench.unavailable.get("w8a16_us", "unavailable")}
     else:
-        result["w8a16_m2_qkv_us"] = timed(
-            gemm, 500, False, "vllm_xpu_kernels fp8_gemm_w8a16, contiguous scales"
-        )
+        result["w8a16_m2_qkv_us"] = timed(gemm, 500, False, "vllm_xpu_kernels fp8_gemm_w8a16, contiguous scales")
     result["ir_rms_norm_m2_us"] = timed(
         lambda: rms_native(rows, weight), 500, False, "native path of vllm.ir, 8 operations"
     )
@@ -854,9 +830,7 @@ def absent_interfaces(variables: dict[str, str], present: Sequence[str]) -> list
             absent += [name for name in value.split(",") if name and not any(name in one for one in present)]
         elif variable == "NCCL_SOCKET_IFNAME" and not value.startswith("^"):
             exact, names = value.startswith("="), value.lstrip("=").split(",")
-            absent += [
-                n for n in names if n and not any(one == n if exact else one.startswith(n) for one in present)
-            ]
+            absent += [n for n in names if n and not any(one == n if exact else one.startswith(n) for one in present)]
     return absent
 
 
@@ -875,9 +849,7 @@ class Collective:
         """
         self.check_interfaces()
         distributed = self.torch.distributed
-        self.store = distributed.TCPStore(
-            host, 0, world, True, timeout=_delta(timeout_s), wait_for_workers=False
-        )
+        self.store = distributed.TCPStore(host, 0, world, True, timeout=_delta(timeout_s), wait_for_workers=False)
         return int(self.store.port)
 
     def check_interfaces(self) -> None:
@@ -917,9 +889,7 @@ class Collective:
                 raise Refused("config_error", short(error)) from error
             raise
 
-    def measure(
-        self, bench: Bench, dtype: str, rows: int, hidden: int, batches: int, per_batch: int
-    ) -> dict[str, Any]:
+    def measure(self, bench: Bench, dtype: str, rows: int, hidden: int, batches: int, per_batch: int) -> dict[str, Any]:
         """Time ``batches`` x ``per_batch`` all-reduces of [rows, hidden] both ways, a barrier only between
         batches.
 
@@ -1057,9 +1027,7 @@ class Worker:
                     raise
                 bench.unavailable[metric] = str(refusal)
         bench.reset_count()
-        rounds_until(
-            bench, float(request.get("warm_s", 2.0)), request.get("metrics", METRICS), self.gemm_name
-        )
+        rounds_until(bench, float(request.get("warm_s", 2.0)), request.get("metrics", METRICS), self.gemm_name)
 
     def block(self, request: dict[str, Any]) -> dict[str, Any]:
         wanted = [m for m in request.get("metrics", METRICS) if m in METRICS]
@@ -1078,11 +1046,7 @@ class Worker:
         return {"pinned": pin(request.get("cpus"))}
 
     def store(self, request: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "port": self.group().open_store(
-                request["host"], int(request["world"]), float(request["timeout_s"])
-            )
-        }
+        return {"port": self.group().open_store(request["host"], int(request["world"]), float(request["timeout_s"]))}
 
     def join(self, request: dict[str, Any]) -> dict[str, Any]:
         group = self.group()
@@ -1098,9 +1062,7 @@ class Worker:
     def allreduce(self, request: dict[str, Any]) -> dict[str, Any]:
         sizes = [int(request[key]) for key in ("rows", "hidden", "batches", "per_batch")]
         rows, hidden, batches, per_batch = sizes
-        return {
-            "series": self.group().measure(self.need(), request["dtype"], rows, hidden, batches, per_batch)
-        }
+        return {"series": self.group().measure(self.need(), request["dtype"], rows, hidden, batches, per_batch)}
 
     def leave(self, request: dict[str, Any]) -> dict[str, Any]:
         self.torch.distributed.destroy_process_group()
@@ -1155,9 +1117,7 @@ def main() -> None:
             wire.answer("error", kind=refusal.kind, text=str(refusal))
             if refusal.kind in FATAL:
                 break
-        except (
-            Exception
-        ) as error:  # the process must answer whatever torch raises; the kind is read from the text
+        except Exception as error:  # the process must answer whatever torch raises; the kind is read from the text
             try:
                 raise_if_lost(error)
                 kind, text = "exception", short(error)
