@@ -49,15 +49,17 @@ GUEST_PACKAGES = [
     *("linux-headers-amd64", "gcc", "make", "busybox-static", "xz-utils", "zstd"),
 ]
 #: What Debian starts and a test host has no use for: under emulation each costs boot time.
-MASKED = """
-    systemd-timesyncd.service apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer
-    e2scrub_reap.service fstrim.timer man-db.timer logrotate.timer systemd-networkd-wait-online.service
-    networking.service getty@.service getty-static.service serial-getty@.service loadcpufreq.service cpufrequtils.service
-    systemd-pstore.service systemd-update-utmp.service systemd-update-utmp-runlevel.service systemd-random-seed.service
-    systemd-binfmt.service ldconfig.service grub-common.service grub-initrd-fallback.service
-    dev-hugepages.mount dev-mqueue.mount sys-kernel-tracing.mount sys-fs-fuse-connections.mount
-    modprobe@drm.service modprobe@fuse.service modprobe@loop.service modprobe@dm_mod.service modprobe@efi_pstore.service
-""".split()
+MASKED = [
+    *("systemd-timesyncd.service", "apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer"),
+    *("e2scrub_all.timer", "e2scrub_reap.service", "fstrim.timer", "man-db.timer", "logrotate.timer"),
+    *("systemd-networkd-wait-online.service", "networking.service", "getty@.service", "getty-static.service"),
+    *("serial-getty@.service", "loadcpufreq.service", "cpufrequtils.service", "systemd-pstore.service"),
+    *("systemd-update-utmp.service", "systemd-update-utmp-runlevel.service", "systemd-random-seed.service"),
+    *("systemd-binfmt.service", "ldconfig.service", "grub-common.service", "grub-initrd-fallback.service"),
+    *("dev-hugepages.mount", "dev-mqueue.mount", "sys-kernel-tracing.mount", "sys-fs-fuse-connections.mount"),
+    *("modprobe@drm.service", "modprobe@fuse.service", "modprobe@loop.service", "modprobe@dm_mod.service"),
+    "modprobe@efi_pstore.service",
+]
 #: Owners of settings that some tests want to find there, but at rest unless they start them.
 DISABLED = ("tuned.service", "power-profiles-daemon.service")
 PARTITION_START = 1 << 20
@@ -204,7 +206,7 @@ def initramfs(root: Path, release: str) -> bytes:
 
 
 def cpio(files: Iterable[tuple[str, int, bytes]]) -> bytes:
-    """Return a cpio archive of (name, mode, content) in the form that the kernel reads (its initramfs/buffer-format.rst)."""
+    """Return a cpio archive of (name, mode, content) as the kernel reads it (early-userspace/buffer-format.rst)."""
 
     def parts() -> Iterator[bytes]:
         for inode, (name, mode, content) in enumerate([*files, ("TRAILER!!!", 0, b"")], 1):
@@ -245,7 +247,8 @@ def make(work: Path) -> None:
     """Make a whole image in a folder."""
     say(f"Debian {SUITE} with two kernels (about 90 s)")
     root = make_root(work)
-    releases = dict(zip(KERNELS, sorted((p.name for p in (root / "lib/modules").iterdir()), key=version_key), strict=True))
+    installed = sorted((path.name for path in (root / "lib/modules").iterdir()), key=version_key)
+    releases = dict(zip(KERNELS, installed, strict=True))
     image = Image(work)
     for kernel, release in releases.items():
         say(f"modules, kernel and initramfs for {release}")
@@ -278,7 +281,10 @@ def version_key(release: str) -> list[int]:
 
 
 def build() -> Image:
-    """Return the image of these sources, built if it is not there yet. Two builds at once: the second waits for the first."""
+    """Return the image of these sources, built if it is not there yet.
+
+    Of two builds at once the second waits for the first.
+    """
     cache().mkdir(parents=True, exist_ok=True)
     with (cache() / "lock").open("w") as lock:
         try:

@@ -73,7 +73,10 @@ def link_capability(bdf: str, speed: float, width: int, aspm: str = "") -> Itera
 
 
 def link_aspm(bdf: str, aspm: str) -> Iterator[str]:
-    """Yield the commands that put one end of a link into these power states, as firmware would; the kernel may change it."""
+    """Yield the commands that put one end of a link into these power states, as firmware would.
+
+    The kernel may change them afterwards.
+    """
     yield overlay(bdf, "@10", 2, 3, ASPM[aspm], keep=3)
 
 

@@ -90,15 +90,20 @@ class Vm:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     # Power
 
-    def resume(self) -> None:
-        """Start from the saved state: booted, cards there, nobody logged in. A few seconds."""
+    def resume(self, *, reboot_through: str = "direct") -> None:
+        """Start from the saved state: booted, cards there, nobody logged in. A few seconds.
+
+        reboot_through: ``grub`` to have later reboots start what GRUB on the disk is configured to start.
+        """
         state = shlex.quote(str(self.image.state(self.kernel)))
-        self._start([*self._kernel_arguments(""), "-incoming", f"exec:cat {state}"])
+        self._start([*self._kernel_arguments(reboot_through), "-incoming", f"exec:cat {state}"])
         self._wait_for_login(60)
         self.run(["date", "--set", f"@{time.time():.3f}"])  # the clock stood still since the state was saved
 
@@ -108,18 +113,9 @@ class Vm:
         extra: words for the kernel command line; with ``lab.cards_after=N`` the cards appear N seconds late.
         through: ``direct``, or ``grub`` to start what GRUB on the disk is configured to start.
         """
-        if through == "grub" and extra:
-            raise ValueError("GRUB takes the command line from its own configuration")
         self.kill()
-        self._start([] if through == "grub" else self._kernel_arguments(extra))
+        self._start(self._kernel_arguments(through, extra))
         self._wait_for_login(240)
-
-    def resume_with_grub(self) -> None:
-        """Start from the saved state, but have every later reboot go through GRUB on the disk."""
-        state = shlex.quote(str(self.image.state(self.kernel)))
-        self._start(["-incoming", f"exec:cat {state}"])
-        self._wait_for_login(60)
-        self.run(["date", "--set", f"@{time.time():.3f}"])
 
     def reboot(self) -> None:
         """Reboot from inside and wait until the next boot answers."""
@@ -288,12 +284,15 @@ class Vm:
     def inject_aer(
         self, bdf: str, severity: str, *names: str, count: int = 1, interval: float = 0, header: Sequence[int] = ()
     ) -> None:
-        """Have a device report errors, as the kernel's own aer_inject does, and wait until the root port has told of all.
+        """Have a device report errors and wait until its root port has told of all.
 
         severity: ``correctable``, ``nonfatal`` or ``fatal``.
         names: status bits that are set together, for example ``BadTLP``; see CORRECTABLE and UNCORRECTABLE.
         count, interval: so many errors, with at least so many seconds between them.
         header: up to four words of the offending packet (uncorrectable errors).
+
+        The kernel's aer_inject does it, and its own line in the log says so too. Once a bus had an error no device
+        below it can be enumerated anew.
         """
         if severity not in SEVERITIES:
             raise ValueError(f"severity {severity!r} is none of {SEVERITIES}")
@@ -349,7 +348,8 @@ class Vm:
     def hold_render_node(self, bdf: str) -> Iterator[int]:
         """Have a process keep a GPU open, and give its pid."""
         unit = f"lab-holder-{bdf.replace(':', '-')}.service"
-        self.run(["systemd-run", "--quiet", f"--unit={unit}", "sh", "-c", f"exec sleep infinity 3<>{self.render_node(bdf)}"])
+        script = f"exec sleep infinity 3<>{self.render_node(bdf)}"
+        self.run(["systemd-run", "--quiet", f"--unit={unit}", "sh", "-c", script])
         pid = self.run(["systemctl", "show", "--property=MainPID", "--value", unit]).stdout.strip()
         self._wait_until(f"test -e /proc/{pid}/fd/3", 10)
         try:
@@ -409,7 +409,11 @@ class Vm:
     def _control(self) -> Path:
         return self.folder / "ssh"
 
-    def _kernel_arguments(self, extra: str) -> list[str]:
+    def _kernel_arguments(self, through: str, extra: str = "") -> list[str]:
+        if through == "grub":
+            if extra:
+                raise ValueError("GRUB takes the command line from its own configuration")
+            return []
         files = ("-kernel", str(self.image.vmlinux(self.kernel)), "-initrd", str(self.image.initrd(self.kernel)))
         return [*files, "-append", f"{qemu.COMMAND_LINE} {extra}".strip()]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import hashlib
 import json
@@ -58,8 +59,10 @@ def cache() -> Path:
 def digest() -> str:
     """Return a key over everything that an image is made from, except the distribution's packages."""
     key = hashlib.sha256(qemu.version().encode())
-    sources = [HERE / f"{name}.py" for name in ("build", "cards", "image", "qemu")]
-    for path in sources + sorted(p for p in [*(HERE / "guest").rglob("*"), *(HERE / "modules").glob("*")] if p.is_file()):
+    paths = [HERE / f"{name}.py" for name in ("build", "cards", "qemu")]
+    for folder in ("guest", "modules"):
+        paths += sorted(path for path in (HERE / folder).rglob("*") if path.is_file())
+    for path in paths:
         content = path.read_bytes()
         key.update(f"{path.relative_to(HERE)} {path.stat().st_mode & 0o111:o} {len(content)}\n".encode() + content)
     return key.hexdigest()[:16]
@@ -69,3 +72,12 @@ def find() -> Image | None:
     """Return the image that belongs to these sources, if it has been built."""
     folder = cache() / digest()
     return Image(folder) if folder.is_dir() else None
+
+
+def wait_for_build() -> None:
+    """Return when no build is running; `build.build` holds the lock."""
+    try:
+        with (cache() / "lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+    except FileNotFoundError:
+        pass

@@ -40,7 +40,10 @@ def nic(name: str) -> dict[str, str]:
 
 
 def topology() -> Iterator[str]:
-    """Yield the arguments for memory nodes, root ports, switches, cards and NICs; `cards` shows the tree that they give."""
+    """Yield the arguments for memory nodes, root ports, switches, cards and NICs.
+
+    `cards` shows the tree that they give.
+    """
     for node, (bus, slot) in enumerate(((0x20, 8), (0x80, 9))):
         yield from ("-object", f"memory-backend-ram,id=m{node},size={MEMORY_MIB // 2}M")
         yield from ("-numa", f"node,nodeid={node},memdev=m{node},cpus={node}")
@@ -82,8 +85,10 @@ def arguments(folder: Path, disk: Path, disk_format: str, ssh_port: int) -> list
     return [
         BINARY,
         *("-accel", "tcg,thread=multi,tb-size=512"),
+        # Without system management mode, since GRUB hangs there when there is no VGA BIOS.
+        *("-machine", "q35,hpet=off,smm=off,sata=off,smbus=off"),
         # Nehalem: enough for Debian, and no newer feature that costs time to emulate.
-        *("-machine", "q35,hpet=off", "-cpu", "Nehalem-v1", "-smp", "2,sockets=2", "-m", f"{MEMORY_MIB}M"),
+        *("-cpu", "Nehalem-v1", "-smp", "2,sockets=2", "-m", f"{MEMORY_MIB}M"),
         *("-nodefaults", "-no-user-config", "-display", "none"),
         *("-serial", f"file:{folder / 'console'}"),
         *("-qmp", f"unix:{folder / 'qmp'},server=on,wait=off"),

@@ -93,7 +93,8 @@ static int device_event(struct notifier_block *block, unsigned long event, void 
 
 		bar->start = o->bar_address;
 		bar->end = o->bar_address + o->bar_size - 1;
-		bar->flags = IORESOURCE_MEM | IORESOURCE_PREFETCH | IORESOURCE_MEM_64 | IORESOURCE_SIZEALIGN;
+		/* Fixed: the kernel neither looks for room for it nor complains that there is none. */
+		bar->flags = IORESOURCE_MEM | IORESOURCE_PREFETCH | IORESOURCE_MEM_64 | IORESOURCE_PCI_FIXED;
 		put(o, offset, 4, ~0, lower_32_bits(o->bar_address) | 0xc, 0);
 		put(o, offset + 4, 4, ~0, upper_32_bits(o->bar_address), 0);
 	} else if (event == BUS_NOTIFY_DEL_DEVICE) {
