@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -12,11 +14,11 @@ from typing import Any
 import pytest
 import yaml
 
+from hostcheck.cli import main
 from tests import replay
 
 ROOT = Path(__file__).parents[2]
 PLAYBOOK = str(Path(sys.executable).parent / "ansible-playbook")
-HOSTCHECK = str(Path(sys.executable).parent / "hostcheck")
 
 
 def play(tmp_path: Path, *arguments: str, playbook: str = "audit.yml") -> subprocess.CompletedProcess[str]:
@@ -48,8 +50,12 @@ def summary(tmp_path: Path) -> Any:
     return json.loads((tmp_path / "reports/latest/summary.json").read_text())
 
 
-def hostcheck(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([HOSTCHECK, *arguments], cwd=cwd, capture_output=True, text=True, timeout=120)
+def hostcheck(*arguments: str, cwd: Path) -> tuple[int, str]:
+    """Exit code and standard output of the command line."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.chdir(cwd):
+        code = main(arguments)
+    return code, out.getvalue()
 
 
 def healthy(tmp_path: Path, name: str = "four-card-gen4") -> Path:
@@ -72,17 +78,12 @@ def test_playbook_and_command_line_give_the_same_report_for_every_recorded_host(
     for name in names:
         assert found["hosts"][name]["state"] == "judged", found["hosts"][name]
         from_play = (tmp_path / "reports/latest" / found["hosts"][name]["file"]).read_text()
-        below_root = hostcheck(
-            "audit", "--root", roots[name]["hostcheck_root"], "--name", name, "--format", "json", cwd=ROOT / "tests"
-        )
-        assert below_root.stdout == from_play
-        replayed = hostcheck(
-            "audit", "--recording", str(replay.HOSTS / f"{name}.json"), "--format", "json", cwd=ROOT / "tests"
-        )
-        assert replayed.stdout == from_play
-        assert replayed.returncode == below_root.returncode == found["hosts"][name]["exit"]
-    shown = hostcheck("report", "reports/latest", cwd=tmp_path)
-    assert shown.returncode == found["exit"]
+        root, recording = roots[name]["hostcheck_root"], str(replay.HOSTS / f"{name}.json")
+        wanted = (found["hosts"][name]["exit"], from_play)
+        assert hostcheck("audit", "--root", root, "--name", name, "--format", "json", cwd=ROOT / "tests") == wanted
+        assert hostcheck("audit", "--recording", recording, "--format", "json", cwd=ROOT / "tests") == wanted
+    code, _ = hostcheck("report", "reports/latest", cwd=tmp_path)
+    assert code == found["exit"]
 
 
 def test_this_machine(tmp_path: Path) -> None:
@@ -186,13 +187,9 @@ def test_record_playbook_gives_a_recording_that_replays(tmp_path: Path) -> None:
     assert played.returncode == 0, played.stdout + played.stderr
     path = tmp_path / "recordings/one.json"
     assert path.stat().st_mode & 0o777 == 0o600
-    replayed = hostcheck("audit", "--recording", str(path), "--format", "json", cwd=tmp_path)
-    direct = hostcheck(
-        "audit", "--recording", str(replay.HOSTS / "four-card-gen4.json"), "--format", "json", cwd=tmp_path
-    )
+    _, replayed = hostcheck("audit", "--recording", str(path), "--format", "json", cwd=tmp_path)
+    recording = str(replay.HOSTS / "four-card-gen4.json")
+    _, direct = hostcheck("audit", "--recording", recording, "--format", "json", cwd=tmp_path)
     keys = ("id", "subject", "status")
-    told = [
-        [[one[key] for key in keys] for one in json.loads(text)["findings"]]
-        for text in (replayed.stdout, direct.stdout)
-    ]
+    told = [[[one[key] for key in keys] for one in json.loads(text)["findings"]] for text in (replayed, direct)]
     assert told[0] == told[1]
