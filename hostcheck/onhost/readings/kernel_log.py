@@ -137,19 +137,24 @@ class _Assembler:
         low: the lines in lower case. order: number of the first. words: those of `_WORDS` that are in them.
         counts_up: their times are differences, so every line moves the clock.
         """
-        known, device, device_words = self.events.known, _DEVICE.search, _DEVICE_WORDS.search
+        known, device, device_words, clock = self.events.known, _DEVICE.search, _DEVICE_WORDS.search, self.clock
         for number, (line, low_line) in enumerate(zip(lines, low.split("\n")), order):  # noqa: B905
             if device(low_line) is not None:
                 found = SECONDS.match(line)
                 if found is not None:
                     text = line[found.end() :]
-                    said = known(text)
-                    if said is not None:  # one line of an error report, seen before in the same words
-                        if self._pending:
-                            self.flush()
-                        self.seconds = self.clock.running = float(found.group(1))
-                        self.events.step(said, Message(self.seconds, None, text, number))
-                        continue
+                    seconds = clock.running = float(found.group(1))
+                elif clock.prefix and line.startswith(clock.prefix):
+                    text, seconds = line[len(clock.prefix) :], clock.running
+                else:
+                    text, seconds = line, self.seconds
+                said = known(text)
+                if said is not None:  # one line of an error report, seen before in the same words
+                    if self._pending:
+                        self.flush()
+                    self.seconds = seconds
+                    self.events.step(said, Message(seconds, None, text, number))
+                    continue
                 is_hit = device_words(low_line) is not None
             else:
                 is_hit = False
@@ -161,7 +166,7 @@ class _Assembler:
             if is_hit or self._pending or (self.events.lockup is not None and "+0x" in line):
                 self.line(line, number, is_hit)
             elif counts_up:
-                self.clock.split(line)
+                clock.tick(line)
 
     def flush(self) -> None:
         if self._pending:

@@ -15,6 +15,7 @@ from .log_lines import BDF, NO_TIME, Message, is_cut
 
 SAMPLES = 3
 SAMPLE_LINES = 24
+SAMPLE_LENGTH = 2000  # characters
 NEAR_SECONDS = 5.0  # details of an error come at once; a burst on a slow console may take seconds
 NEAR_LINES = 400
 NOTES = 12  # words kept per detail
@@ -518,7 +519,7 @@ class Folded:
         """Once more, at the time of this message."""
         self.count += 1
         if len(self.samples) < SAMPLES:
-            self.samples.append([message.text])
+            self.samples.append([message.text[:SAMPLE_LENGTH]])
         self.touch(message)
         if message.seconds != NO_TIME:
             self._peak(message.seconds)
@@ -554,7 +555,7 @@ class Folded:
     def line(self, text: str) -> None:
         """One more line of the newest sample."""
         if self.count <= SAMPLES and self.samples and len(self.samples[-1]) < SAMPLE_LINES:
-            self.samples[-1].append(text)
+            self.samples[-1].append(text[:SAMPLE_LENGTH])
 
     def note(self, key: str, value: str) -> None:
         """Keep a word of the lines, each once."""

@@ -16,7 +16,7 @@ NO_TIME = -1.0
 
 BDF = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
 
-SECONDS = re.compile(r"\[ *(\d+\.\d+)(?: *<[ \d.]*>)?\](?:\[ *[TC]\d+\])? ?")
+SECONDS = re.compile(r"(?:<\d{1,3}>|[a-z0-9]+ *: *[a-z]+ *: *)?\[ *(\d+\.\d+)(?: *<[ \d.]*>)?\](?:\[ *[TC]\d+\])? ?")
 _LEVEL = re.compile(r"<\d{1,3}>|[a-z0-9]+ *: *(?:emerg|alert|crit|err|warn|notice|info|debug) *: ?")
 _DELTA = re.compile(r"\[ *<? *\+? *(\d+\.\d+)>? *\] ?")
 _DATE = re.compile(r"\[([A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d \d{4})\] ?")
@@ -89,7 +89,16 @@ class Clock:
         self.now = now
         self.anchored = False
         self.running = 0.0
+        self.prefix = ""  # of the newest line, where it is the same for all lines of one second
         self._base: float | None = None
+
+    def tick(self, line: str) -> None:
+        """Move on by a line whose message does not matter, in a log whose times are differences."""
+        found = _DELTA.match(line)
+        if found is not None:
+            self.running += float(found.group(1))
+        else:
+            self.split(line)
 
     def split(self, line: str) -> tuple[float | None, str]:
         """Seconds since boot (`NO_TIME` when the form has no time) and the message; None: nothing stands before it.
@@ -102,11 +111,16 @@ class Clock:
         (None, 'no form')
         """
         fast = SECONDS.match(line)
-        if fast is None or " kernel: " in line[fast.end() : fast.end() + 80]:
-            return self._slow(line)
-        self.anchored = True
-        self.running = float(fast.group(1))
-        return self.running, line[fast.end() :]
+        if fast is not None and " kernel: " not in line[fast.end() : fast.end() + 80]:
+            self.anchored = True
+            self.running = float(fast.group(1))
+            return self.running, line[fast.end() :]
+        if self.prefix and line.startswith(self.prefix):
+            return self.running, line[len(self.prefix) :]
+        stamp, message = self._slow(line)
+        is_dated = stamp is not None and stamp == self.running and not (fast or _DELTA.match(line))
+        self.prefix = line[: len(line) - len(message)] if is_dated and not message.startswith("[") else ""
+        return stamp, message
 
     def _slow(self, line: str) -> tuple[float | None, str]:
         stamp: float | None = None
