@@ -278,6 +278,11 @@ def test_memory_that_the_driver_tells_counts_for_an_unknown_id() -> None:
     assert (found.status.value, found.wanted) == ("fail", "16 GiB or more")
 
 
+def test_a_card_that_offers_more_than_its_memory_needs_no_more_than_that() -> None:
+    (found,) = judged(recording(intel(device="e20b", bar=32 << 30)), check=gpu.rebar)
+    assert (found.status.value, found.wanted) == ("ok", "16 GiB or more")
+
+
 def test_in_a_virtual_machine_the_next_step_is_at_the_hypervisor() -> None:
     made = recording(intel(bar=SMALL))
     assert "BIOS" in judged(made, check=gpu.rebar)[0].next_step

@@ -240,6 +240,17 @@ def test_a_sleeping_card_is_not_judged() -> None:
     assert "suspended" in seen(judged(made), links.WIDTH)
 
 
+def test_a_card_whose_own_switch_is_not_in_sight_is_not_judged_by_its_function() -> None:
+    root = Function(
+        "0000:00:02.0", "1022", "1483", port_type=ROOT_PORT, link=Link(16, 16, 2.5, 1), buses=(1, 1), **PORT
+    )
+    card = replace(intel()[4], bdf="0000:01:00.0", parent=root.bdf)
+    assert verdicts(recording([root, card])) == {
+        (links.WIDTH, "0000:01:00.0"): "unknown",
+        (links.SPEED, "0000:01:00.0"): "unknown",
+    }
+
+
 def virtual(made: dict[str, Any]) -> dict[str, Any]:
     made["files"]["/proc/cpuinfo"] = "flags\t\t: fpu hypervisor\n"
     return made

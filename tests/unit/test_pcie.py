@@ -73,7 +73,9 @@ def test_battlemage_crosses_the_slot_at_its_upstream_port() -> None:
     assert card.siblings == ("0000:22:02.0", "0000:24:00.0")
 
 
-@pytest.mark.parametrize("ports", [("e2ff", "e2f0"), ("4fa0", "4fa4"), ("4fa1", "4fa4"), ("abcd", "abce")])
+@pytest.mark.parametrize(
+    "ports", [("e2ff", "e2f0"), ("4fa0", "4fa4"), ("4fa1", "4fa4"), ("abcd", "abce"), ("abcd", "e2f0")]
+)
 @pytest.mark.parametrize("device", ["e223", "56a1", "fffe"])
 def test_the_cards_own_switch_is_found_by_ancestry(ports: tuple[str, str], device: str) -> None:
     card = gpu(recording(intel(ports=ports, device=device)))
