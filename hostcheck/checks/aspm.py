@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ..expectations import Expectation
-from ..findings import HOST, Finding, Status, Subject, check, need, unknown
+from ..findings import HOST, Cause, Finding, Status, Subject, check, need, unknown
 from ..onhost.gather import Facts
 from ..onhost.readings.aspm import obstacle, refused
 from ..onhost.readings.kernel_log import Event
@@ -264,7 +265,7 @@ def visibility(facts: Facts, expectation: Expectation, previous: Facts | None = 
     elif facts.aspm.command_line.value is None:
         yield unknown("aer.visibility", facts.aspm.command_line)
     elif log.events.value is None:
-        yield unknown("aer.visibility", log.events)
+        yield replace(unknown("aer.visibility", log.events), cause=Cause("log.access", HOST))
     elif log.complete.value is False and not any(event.kind.startswith("osc.") for event in log.events.value):
         seen = "early lines of the kernel log are lost, so whether the firmware keeps AER is not known"
         yield Finding("aer.visibility", HOST, Status.unknown, seen=seen, source=log.events.source)

@@ -196,7 +196,7 @@ def judge_speed(facts: Facts, link: Link) -> Finding:
     if speed.value < best:
         return _low(facts, link, SPEED, seen, f"{best:g} GT/s ({generation(best)})", speed.source)
     if not link.declared and own is not None and best < own:
-        lanes = f" x{link.width.value}" if link.width.value is not None else ""
+        lanes = f" x{link.wanted_width}" if link.wanted_width == link.width.value else ""
         seen = f"at the host's maximum ({generation(speed.value)}{lanes})"
         return Finding(SPEED, link.subject, Status.info, seen=seen, source=link.upper.max_speed.source)
     return Finding(SPEED, link.subject, Status.ok, seen=seen, wanted=f"{best:g} GT/s", source=speed.source)

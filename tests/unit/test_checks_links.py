@@ -85,6 +85,12 @@ def test_host_limited_links_are_info_although_lspci_says_downgraded() -> None:
     assert "Gen5 x8 by bifurcation" in seen(judged(split), links.WIDTH)
 
 
+def test_host_limited_speed_does_not_call_a_lost_width_the_hosts_maximum() -> None:
+    findings = judged(recording(intel(Link(8, 16, 8, 4), Link(32, 16, 8, 4))))
+    assert seen(findings, links.SPEED) == "at the host's maximum (Gen3)"
+    assert seen(findings, links.WIDTH) == "x4"
+
+
 def test_a_root_port_that_trained_low_fails_although_lspci_writes_no_word() -> None:
     made = recording(intel(Link(16, 16, 2.5, 1), Link(32, 16, 2.5, 1)))
     found = {one.id: one for one in judged(made)}

@@ -455,7 +455,7 @@ def sleepers(
                 ]
                 sleeping = {name for gpu, names in own.items() if gpu in found for name in names}
                 if at >= card_start(way) or all(name in sleeping for name in below):
-                    found[port.bdf] = f"leads to {bdf}, whose {found[bdf]}"
+                    found[port.bdf] = f"leads to {bdf}: {found[bdf]}"
     return found
 
 
