@@ -23,9 +23,10 @@ QUIET = (Status.ok, Status.not_applicable)
 def covers_events(waiver: Waiver, finding: Finding, boot: str) -> bool:
     """Does a waiver excuse every event behind a finding?
 
-    The marks of a finding are ``BOOT KIND BDF SECONDS WALL`` each, WALL in UTC or ``-`` when the line gave no time. With
-    ``boot_id`` all must be of that boot; with ``until_event`` none may be later, and one without a time is never known
-    to be early enough. boot: of these facts, for a finding that rests on no line, such as a counter since the boot.
+    The marks of a finding are ``BOOT KIND BDF SECONDS WALL`` each, WALL in UTC or ``-`` when the line gave no time.
+    With ``boot_id`` all must be of that boot; with ``until_event`` none may be later, and one without a time is never
+    known to be early enough. boot: of these facts, for a finding that rests on no line, such as a counter since the
+    boot.
     """
     if waiver.boot_id is not None:
         wanted = waiver.boot_id.replace("-", "").lower()

@@ -335,3 +335,7 @@ def test_words_of_lines() -> None:
     assert continues("IOCTLs and executions are blocked.")
     assert parse_iso("2026-03-01T00:00:00Z") == (BOOTED, True)
     assert Clock(BOOTED, NOW).split("[  bad] x") == (None, "[  bad] x")
+
+
+def test_a_journal_entry_that_kept_its_syslog_prefix_is_read() -> None:
+    assert only(parse_journal([entry(f"Mar  1 00:00:05 some-host kernel: {RESET}")])).bdf == "0000:c3:00.0"

@@ -305,7 +305,12 @@ def parse_journal(lines: Iterable[str]) -> Log:
 
 
 def _entry(assembler: _Assembler, text: str, seconds: float, wall: float | None, order: int) -> None:
-    """One journal entry: whole messages, except that older journals split the lines of one message."""
+    """One journal entry: whole messages, except that older journals split the lines of one message.
+
+    What a syslog daemon put back into the kernel's log still has its own prefix.
+    """
+    if " kernel: " in text[:80]:
+        _, text = Clock(None, 0.0).split(text)
     head = text.split("\n", 1)[0]
     if continues(head) and not begins(head):
         for line in text.split("\n"):
