@@ -82,8 +82,9 @@ def trace(name: str) -> Levels:
     return np.array(json.loads((TRACES / f"{name}.json").read_text())["blocks"], dtype=float)
 
 
-def traces() -> list[str]:
-    return sorted(path.stem for path in TRACES.glob("*.json"))
+def traces(judged: bool) -> list[str]:
+    """Return the names of the recorded traces that are judged, or of those that are only reported (their note says why)."""
+    return sorted(path.stem for path in TRACES.glob("*.json") if json.loads(path.read_text())["judged"] == judged)
 
 
 @dataclass
@@ -159,7 +160,12 @@ def cell(model: str, effect: float, runs: int, seed: int = 1) -> Counter[str]:
 
 def cells() -> list[str]:
     """Return the noise models and recorded traces that the reach covers."""
-    return [*MODELS, *(f"trace:{name}" for name in traces())]
+    return [*MODELS, *(f"trace:{name}" for name in traces(judged=True))]
+
+
+def reported() -> list[str]:
+    """Return the harder cells that are shown beside the reach: noise in step with the schedule, a host with two speeds."""
+    return ["per_any", *(f"trace:{name}" for name in traces(judged=False))]
 
 
 def wanted_rate(model: str, effect: float) -> float:

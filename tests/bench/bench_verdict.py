@@ -41,11 +41,11 @@ def main() -> int:
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 800
     missed = []
     print(f"{'noise':<18}{'effect':>8}  improved regressed no_change inconclusive   right  wanted  ({runs} runs)")
-    for model in [*simulation.cells(), "per_any"]:
+    for model in [*simulation.cells(), *simulation.reported()]:
         for effect in (*simulation.EFFECTS[:1], -0.05, *simulation.EFFECTS[1:]):
             words = simulation.cell(model, effect, runs)
             right = simulation.right(words, effect) / runs
-            judged = effect in simulation.EFFECTS and model != "per_any"
+            judged = effect in simulation.EFFECTS and model not in simulation.reported()
             wanted = simulation.wanted_rate(model, effect) if judged else None
             shares = "".join(
                 f"{words[word] / runs:>10.3f}" for word in ("improved", "regressed", "no_change", "inconclusive")

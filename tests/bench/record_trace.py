@@ -24,6 +24,7 @@ def main() -> int:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--name", required=True)
     parser.add_argument("--blocks", type=int, default=240)
+    parser.add_argument("--note", default="", help="what else the machine was doing")
     parser.add_argument("--command", nargs="+", default=["python3"])
     options = parser.parse_args()
     blocks = []
@@ -38,9 +39,14 @@ def main() -> int:
                 print(f"block {number + 1} of {options.blocks}: {blocks[-1][0]:.0f} ns", file=sys.stderr, flush=True)
     identity = started["identity"]
     TRACES.mkdir(parents=True, exist_ok=True)
-    (TRACES / f"{options.name}.json").write_text(
-        json.dumps({"device": identity["device"], "torch": identity["torch"], "blocks": blocks}) + "\n"
-    )
+    found = {
+        "device": identity["device"],
+        "torch": identity["torch"],
+        "judged": True,
+        "note": options.note,
+        "blocks": blocks,
+    }
+    (TRACES / f"{options.name}.json").write_text(json.dumps(found) + "\n")
     return 0
 
 

@@ -146,6 +146,12 @@ def test_a_block_on_the_cpu(running: session.Worker) -> None:
 
 
 @torch_marked
+def test_devices_are_listed_with_their_addresses() -> None:
+    found = session.devices(Job(command=[torch_python()], device="cpu", limits=LIMITS))
+    assert [(row["index"], row["address"]) for row in found] == [(0, None)]
+
+
+@torch_marked
 def test_the_metrics_of_a_block_can_be_chosen(running: session.Worker) -> None:
     reply = running.ask("block", 1.0, seconds=0.05, warm_s=0.0, metrics=["launch_us", "no_such_metric"])
     assert set(reply["metrics"]) == {"launch_us", "launch_drain"}

@@ -138,6 +138,17 @@ def test_a_host_over_ten_percent_of_floor_shows_nothing() -> None:
     assert "host too noisy: floor" in judged.reasons[0]
 
 
+def test_a_trial_that_the_sham_pairs_ended_is_not_vacuous() -> None:
+    noisy = trial(
+        sham=[pairs(12, 0.0, 0.5, 3)] * 2, pairs=(), planned=0, exercise=Exercise(readbacks={"A": [], "B": []})
+    )
+    judged = verdict.judge(noisy)
+    assert (judged.word, "host too noisy" in judged.reasons[0]) == ("inconclusive", True)
+    elsewhere = dataclasses.replace(noisy, exercise=Exercise(fell_back=["device cpu in place of xpu"]))
+    assert verdict.judge(elsewhere).word == "vacuous"
+    assert verdict.next_step(elsewhere) == "stop"
+
+
 def test_sham_pairs_that_differ_are_repeated_once_and_then_end_it() -> None:
     differing = pairs(12, 0.03, 0.005)
     once = trial(-0.3, sham=[differing], pairs=(), planned=0)

@@ -523,6 +523,16 @@ def quiet(_: str) -> None:
     """Say nothing."""
 
 
+def devices(job: Job) -> list[dict[str, Any]]:
+    """Return every device that the worker sees, in index order, each with its ``address`` (None: it does not say).
+
+    Every card is to be probed, one `profile` per index. Raises WorkerFailed.
+    """
+    with Worker(job.command, source=job.source, limits=job.limits) as worker:
+        reply = worker.ask("devices", job.limits.start_s, device=job.device)
+    return [{**row, "address": card_address({"card": row})} for row in reply["devices"]]
+
+
 def profile(
     job: Job, around: Around = dict, say: Say = quiet, kept: Callable[[Mapping[str, Any]], None] | None = None
 ) -> dict[str, Any]:

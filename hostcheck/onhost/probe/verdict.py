@@ -221,12 +221,17 @@ def vacuous_reasons(exercise: Exercise) -> list[str]:
             reasons.append(f"no evidence that the setting acted: {name} could not be read")
         elif not differs(a, b):
             reasons.append(f"no evidence that the setting acted: {name} does not differ between the arms")
-    reasons += [f"fell back: {text}" for text in exercise.fell_back]
+    reasons += fallen_back(exercise)
     if device_bound(exercise.drain_ns, exercise.batch_ns, exercise.sync_ns):
         reasons.append("launch series is bound by the device (drain > 5 synchronises and > 20 % of the batch)")
     if exercise.iterations < 1:
         reasons.append("the path under test ran 0 times")
     return reasons
+
+
+def fallen_back(exercise: Exercise) -> list[str]:
+    """Return what was measured in place of what the claim is about; known before the first A/B pair."""
+    return [f"fell back: {text}" for text in exercise.fell_back]
 
 
 def differs(a: Sequence[Scalar], b: Sequence[Scalar]) -> bool:
@@ -328,7 +333,8 @@ def judge(trial: Trial) -> Verdict:
     invalid = invalid_reasons(trial.guards)
     if invalid:
         return Verdict(INVALID, tuple(invalid), tuple(notes))
-    vacuous = vacuous_reasons(trial.exercise)
+    # A trial that the sham pairs ended has no A/B block that could show exercise: then the gate says why.
+    vacuous = vacuous_reasons(trial.exercise) if trial.planned else fallen_back(trial.exercise)
     if vacuous:
         return Verdict(VACUOUS, tuple(vacuous), tuple(notes))
     gate = sham_gate(trial)
@@ -392,6 +398,8 @@ def next_step(trial: Trial) -> str:
     runs.
     """
     if invalid_reasons(trial.guards):
+        return "stop"
+    if trial.exercise.fell_back:
         return "stop"
     if not trial.sham:
         return "sham"
