@@ -32,6 +32,12 @@ options:
     type: str
     choices: [present, absent]
     default: present
+  foreseen:
+    description:
+      - RV(foreseen) of the settings before this one in the same run in check mode, so that the diff is that of the run.
+      - Has no effect otherwise.
+    type: dict
+    default: {}
   root:
     description:
       - Directory that is changed instead of the host's own C(/).
@@ -110,6 +116,11 @@ done:
   type: list
   elements: str
   sample: ["/etc/tmpfiles.d/hostcheck-cpu-governor.conf"]
+foreseen:
+  description: In check mode, what other settings should take for done; for O(foreseen). Empty otherwise.
+  returned: always
+  type: dict
+  sample: {}
 left:
   description: What was left as it is because somebody changed it since, and what must not be written now.
   returned: always
@@ -135,6 +146,7 @@ def main() -> None:
             },
             "wanted": {"type": "dict", "default": {}},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "foreseen": {"type": "dict", "default": {}},
             "root": {"type": "path", "default": "/"},
         },
         supports_check_mode=True,
@@ -144,7 +156,7 @@ def main() -> None:
     result = Result(setting.name)
     held: tuple[str, ...] = ()
     try:
-        host = Host(module.params["root"])
+        host = Host(module.params["root"], module.params["foreseen"] if module.check_mode else None)
         result = change(setting, module.params["wanted"], host, module.check_mode)
         held = holders(host) if result.reboot_required else ()
     except (Failed, Refused) as error:
@@ -165,6 +177,7 @@ def main() -> None:
         "held": held,
         "trial": result.trial,
         "done": result.done,
+        "foreseen": result.foreseen,
         "left": result.left,
     }
     if result.failure:

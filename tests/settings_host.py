@@ -288,6 +288,7 @@ def card(
     for length, port in ((1, "1483"), (2, "e2ff"), (3, "e2f0")):
         function(tree, way[:length], port, "060400", control)
     function(tree, (*way, gpu), device, "030000", control, status)
+    tree.link(f"/sys/bus/pci/devices/{gpu}/driver", "../../../../../../bus/pci/drivers/xe")
     return gpu
 
 

@@ -8,7 +8,7 @@ arguments from before the first change stays in the menu without being the defau
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..recording import utc
@@ -84,13 +84,23 @@ class Loader:
     def entries(self, host: Host) -> tuple[Entry, ...]:
         """Every Linux entry of the boot menu. Raises Failed for a menu that is not understood."""
         try:
+            if self.family == "entries":
+                return entry_files(host, self.folder)
             if self.family == "grub":
-                return parse_grub(host.must(host.reader.text(GRUB_MENU, 64 << 20)))
-            if self.family == "grubby":
-                return parse_grubby(host.must(host.reader.output(("grubby", "--info=ALL"), 60.0)))
-            return entry_files(host, self.folder)
+                found = parse_grub(host.must(host.reader.text(GRUB_MENU, 64 << 20)))
+            else:
+                found = parse_grubby(host.must(host.reader.output(("grubby", "--info=ALL"), 60.0)))
+            lines = {(entry.id, entry.title): host.foreseen["lines"].get(self.name(entry)) for entry in found}
+            return tuple(
+                entry if (line := lines[entry.id, entry.title]) is None else replace(entry, args=words(line))
+                for entry in found
+            )
         except ValueError as error:
             raise Failed(f"boot menu of {self.family}: {error}") from error
+
+    def name(self, entry: Entry) -> str:
+        """What an entry is called in values and diffs."""
+        return entry.title if self.family == "grub" else entry.id
 
     def normal(self, host: Host) -> tuple[Entry, ...]:
         """The entries that get arguments. Raises Refused when there is none."""
@@ -104,8 +114,9 @@ def entry_files(host: Host, folder: str) -> tuple[Entry, ...]:
     """The entries that stand as files in a folder. Raises ValueError."""
     entries = []
     for path in host.reader.children(folder, r".*\.conf"):
-        name = path.rpartition("/")[2]
-        entries.append(parse_bls(host.must(host.reader.text(path)), name, path))
+        file = host.writer.file(path)
+        if file is not None:
+            entries.append(parse_bls(file.text or "", path.rpartition("/")[2], path))
     return tuple(entries)
 
 
@@ -186,6 +197,10 @@ class DropIn(Thing):
         else:
             host.writer.remove(self.key)
 
+    def foresee(self, host: Host, value: Any) -> None:
+        text = value["file"] if value else ""
+        host.foreseen["files"][self.key] = File(text).plain() if text else None
+
     def text(self, host: Host, value: Any) -> str:
         return "" if value is None else str(value["file"])
 
@@ -235,6 +250,9 @@ class Menu(Thing):
         """The entries as they will be."""
         return {entry.title: " ".join(merged(entry.args, self.add, self.remove)) for entry in self.loader.normal(host)}
 
+    def foresee(self, host: Host, value: Any) -> None:
+        host.foreseen["lines"].update(value)
+
     def same(self, now: Any, wanted: Any) -> bool:
         return all(satisfied(words(line), self.add, self.remove) for line in now.values())
 
@@ -278,6 +296,9 @@ class GrubbyEntry(Thing):
         if len(argv) > 2:
             host.writer.run(argv)
 
+    def foresee(self, host: Host, value: Any) -> None:
+        host.foreseen["lines"][self.key] = value
+
     def same(self, now: Any, wanted: Any) -> bool:
         return now is not None and wanted is not None and sorted(words(now)) == sorted(words(wanted))
 
@@ -306,6 +327,11 @@ class EntryFile(Thing):
         if found is not None and value is not None:
             text = bls_with(found.text or "", words(value))
             host.writer.put(self.key, File(text, None, found.mode, found.owner))
+
+    def foresee(self, host: Host, value: Any) -> None:
+        found = host.writer.file(self.key)
+        if found is not None and value is not None:
+            host.foreseen["files"][self.key] = File(bls_with(found.text or "", words(value))).plain()
 
     def header(self) -> str:
         return ENTRIES_HEADER

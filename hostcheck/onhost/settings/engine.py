@@ -28,11 +28,18 @@ class Refused(ValueError):
 
 
 class Host:
-    """One host, or a directory that is taken for one: its reader and its writer."""
+    """One host, or a directory that is taken for one: its reader and its writer.
 
-    def __init__(self, root: str = "/") -> None:
+    foreseen: in a check, what settings before this one would have changed: ``files`` by path and ``lines``, command
+    lines by boot entry. Without it the check of the second role would not say what its run does.
+    """
+
+    def __init__(self, root: str = "/", foreseen: dict[str, Any] | None = None) -> None:
         self.reader: Reader = below(root)
         self.writer = Writer(root)
+        given = foreseen or {}
+        self.foreseen: dict[str, dict[str, Any]] = {key: dict(given.get(key, {})) for key in ("files", "lines")}
+        self.writer.foreseen = self.foreseen["files"]
 
     def must(self, reading: Reading[Any]) -> Any:
         """The value of a reading that a change cannot do without. Raises Failed with the reason."""
@@ -76,6 +83,9 @@ class Thing:
     def write(self, host: Host, value: Any) -> None:
         """Give it this value. Raises Failed."""
         raise NotImplementedError
+
+    def foresee(self, host: Host, value: Any) -> None:
+        """Note in ``host.foreseen`` what writing this value would do to things that several settings share."""
 
     def same(self, now: Any, wanted: Any) -> bool:
         """Is the value now as good as the wanted one?"""
@@ -127,6 +137,9 @@ class OwnedFile(Thing):
         if file.owner is None and now is not None and now.link is None and file.link is None:
             file = File(file.text, None, now.mode, now.owner)  # a new content keeps mode and owner
         host.writer.put(self.key, file)
+
+    def foresee(self, host: Host, value: Any) -> None:
+        host.foreseen["files"][self.key] = value
 
     def same(self, now: Any, wanted: Any) -> bool:
         if now is None or wanted is None:
@@ -357,6 +370,7 @@ class Result:
     done: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    foreseen: dict[str, Any] = field(default_factory=dict)
     failure: str = ""
 
 
@@ -510,6 +524,8 @@ def apply(setting: Setting, data: Any, host: Host, check: bool = False) -> Resul
             record.extra = dict(plan.extra)
             _change(host, setting, record, steps, [item for item in dropped if item not in held], result)
         _look(host, setting, wanted, result)
+        if check:
+            _foresee(host, steps, result)
     return result
 
 
@@ -572,7 +588,17 @@ def undo(setting: Setting, data: Any, host: Host, check: bool = False) -> Result
             result.changed = False
             _go_back(host, record, steps, kept, result)
         _look(host, setting, wanted, result)
+        if check:
+            _foresee(host, steps, result)
+            if not kept:
+                result.foreseen["files"][state_path(setting.name)] = None
     return result
+
+
+def _foresee(host: Host, steps: Sequence[Step], result: Result) -> None:
+    for step in steps:
+        step.thing.foresee(host, step.after)
+    result.foreseen = host.foreseen
 
 
 def _go_back(host: Host, record: Record, steps: Sequence[Step], kept: list[Item], result: Result) -> None:

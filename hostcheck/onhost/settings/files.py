@@ -80,6 +80,7 @@ class Writer:
     def __init__(self, root: str = "/") -> None:
         self.live = LiveReader(root)
         self.root = self.live.root
+        self.foreseen: dict[str, Any] = {}
 
     def _real(self, path: str, follow_last: bool = True) -> str:
         """The path on this machine, every link resolved inside the root."""
@@ -93,7 +94,13 @@ class Writer:
     # -- files -----------------------------------------------------------------------------------------
 
     def file(self, path: str) -> File | None:
-        """The file or link at a path, not followed; None when there is none."""
+        """The file or link at a path, not followed; None when there is none.
+
+        In a check what settings before this one would have written stands in `foreseen`, by path.
+        """
+        if path in self.foreseen:
+            plain = self.foreseen[path]
+            return File.of(plain) if plain is not None else None
         try:
             real = self._real(path, follow_last=False)
             found = os.lstat(real)
