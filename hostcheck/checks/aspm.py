@@ -242,6 +242,10 @@ def visibility(facts: Facts, expectation: Expectation, previous: Facts | None = 
     if not need(facts.pcie.functions):
         yield Finding("aer.visibility", HOST, Status.not_applicable, seen="no PCI", source=facts.pcie.functions.source)
         return
+    if is_virtual(facts) and not cards(facts):
+        seen = "a virtual machine without a card"
+        yield Finding("aer.visibility", HOST, Status.not_applicable, seen=seen, source=facts.pcie.gpus.source)
+        return
     blind = aer_blind(facts)
     for _, (port, reason) in sorted(blind.items()):
         yield Finding(
@@ -260,9 +264,7 @@ def visibility(facts: Facts, expectation: Expectation, previous: Facts | None = 
         if bdf not in blind and root.aer_capable.value is None:
             yield unknown("aer.visibility", root.aer_capable, Subject("port", bdf))
     log = facts.kernel_log
-    if is_virtual(facts) and not roots:
-        yield Finding("aer.visibility", HOST, Status.not_applicable, seen="a virtual machine without a card")
-    elif facts.aspm.command_line.value is None:
+    if facts.aspm.command_line.value is None:
         yield unknown("aer.visibility", facts.aspm.command_line)
     elif log.events.value is None:
         yield replace(unknown("aer.visibility", log.events), cause=Cause("log.access", HOST))
