@@ -83,7 +83,7 @@ def trace(name: str) -> Levels:
 
 
 def traces(judged: bool) -> list[str]:
-    """Return the names of the recorded traces that are judged, or of those that are only reported (their note says why)."""
+    """Return the names of the recorded traces that are judged, or of those only reported (their note says why)."""
     return sorted(path.stem for path in TRACES.glob("*.json") if json.loads(path.read_text())["judged"] == judged)
 
 
@@ -164,7 +164,7 @@ def cells() -> list[str]:
 
 
 def reported() -> list[str]:
-    """Return the harder cells that are shown beside the reach: noise in step with the schedule, a host with two speeds."""
+    """Return the harder cells shown beside the reach: noise in step with the schedule, a host with two speeds."""
     return ["per_any", *(f"trace:{name}" for name in traces(judged=False))]
 
 

@@ -2,11 +2,13 @@
 
     python -m tests.bench.bench_trial [--device cuda] [--command python3] [--full] [-o FOLDER]
 
-neighbour   a busy process on the worker's own core in arm B: ``regressed`` (launch_us by the mean of a block: a median does not see time slices)
+neighbour   a busy process on the worker's own core in arm B: ``regressed`` (launch_us by the mean of a block: a
+            median does not see time slices)
 same        the same command on both sides: never ``improved`` or ``regressed``
 unreadable  a write that is accepted and changes nothing that can be read back: ``vacuous``
 
-Receipts go into FOLDER as ``trial-DEVICE-NAME.json``. Needs the standard library here and torch in the command's Python. About 40 s each.
+Receipts go into FOLDER as ``trial-DEVICE-NAME.json``. Needs the standard library here and torch in the command's
+Python. About 40 s each. On a machine with other jobs the first one ends as ``inconclusive: host too noisy``.
 """
 
 from __future__ import annotations
