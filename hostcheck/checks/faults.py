@@ -35,6 +35,8 @@ MILD = {
     "job_check": "job that did not start",
     "reset": "reset",
     "recovered": "recovered through reset",
+    "tlb_timeout": "TLB invalidation timed out",
+    "no_reply": "GuC did not answer",
     "other": "error",
     "timeout": "PCODE did not answer",
     "load_failed": "GuC did not load",

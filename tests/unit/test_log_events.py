@@ -276,6 +276,12 @@ def test_a_firmware_record_counts_once(times: int, with_lines_after: bool) -> No
     assert (event.details["bits"], event.details["by"]) == ("RxErr", "firmware")
 
 
+def test_the_lines_after_a_record_that_is_lost_still_count() -> None:
+    event = only(*AFTER)
+    assert (event.kind, event.count, event.details["by"]) == ("aer.corrected", 1, "firmware")
+    assert "severity_from" not in event.details
+
+
 def test_records_that_interleave_stay_apart() -> None:
     one, two = ghes(1, "0000:01:00.0"), ghes(2, "0000:e1:00.0", "fatal", "aer_uncor_status: 0x00004000")
     found = events(*[line for pair in zip(one, two, strict=True) for line in pair])
@@ -336,6 +342,8 @@ def test_a_memory_record_is_no_pcie_error() -> None:
         ("xe 0000:c3:00.0: [drm] Tile0: GT0: Fault response: Unsuccessful -ENOENT", "xe.fault_response"),
         ("xe 0000:c3:00.0: [drm] Tile0: GT0: Engine memory cat error: engine_class=vcs", "xe.cat_error"),
         ("xe 0000:c3:00.0: [drm] Tile0: GT0: Schedule disable failed to respond", "xe.reset_failed"),
+        ("xe 0000:c3:00.0: [drm] *ERROR* Tile0: GT0: TLB invalidation fence timeout, seqno=3 recv=2", "xe.tlb_timeout"),
+        ("xe 0000:c3:00.0: [drm] *ERROR* GT0: GuC mmio request 0x550: no reply 0x550", "xe.no_reply"),
         ("xe 0000:c3:00.0: [drm] device wedged, needs recovery", "xe.wedged"),
         ("xe 0000:c3:00.0: [drm] device wedged, but recovered through reset", "gpu.recovered"),
         ("xe 0000:c3:00.0: [drm] device wedged, b>", "gpu.wedge_cut"),

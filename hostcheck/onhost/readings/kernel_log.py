@@ -40,7 +40,7 @@ _DEVICE_WORDS = re.compile(
     r"aer|erro[r>]|wedged|graphics|failed|survivab|firmware|wanted|pcode|coredump|job|reset|fault|hang|heartbeat"
     r"|vm worker|gt\d: *(?:$|\\n|\")|time"
     r"|off the bus|from (?:the )?bus|accessible|visible|small bar|resize|power state|at resume"
-    r"|slot\(|retrain|bandwidth|dpc|edr|aspm|lost|hung|\[[ \d]\d\] "
+    r"|slot\(|retrain|bandwidth|dpc|edr|aspm|lost|hung|no reply|\[[ \d]\d\] "
 )
 _BYTES = re.compile(r"^[\s:]*\[", re.M)
 _DELTA = re.compile(r"^(?:<\d+>)?\[ *<? *\+", re.M)

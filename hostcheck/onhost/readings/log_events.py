@@ -242,6 +242,8 @@ _RULES: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         ("i915.hang", "heartbeat", r"stopped heartbeat on"),
         ("i915.reset", "reset", r"resetting \w+ (?:for|after)|context reset due to GPU hang"),
         ("xe.gt_reset", "reset", r"trying reset\b|\breset (?:queued|started|done)\b"),
+        ("xe.tlb_timeout", "tlb inval", r"tlb invalidation.*(?:time'?d? ?out)"),
+        ("xe.no_reply", "no reply", r"guc mmio request \S+ no reply"),
         ("xe.vm_error", "vm worker", r"VM worker error: "),
         ("xe.open_block", "gt", r"GT\d+: *(?:\n.*)?$"),
         ("amdgpu.ring_timeout", "timeout", r"\bring \S+ timeout"),
@@ -344,7 +346,8 @@ _NOTES = {
 
 _FAULT_WORDS = (
     "engine_reset", "gt_reset", "fault_response", "page_fault", "cat_error", "timedout_job", "kernel_job", "job_check",
-    "reset_failed", "vm_error", "coredump_created", "wedged", "wedge_cut", "recovered", "other", "hang", "reset",
+    "reset_failed", "vm_error", "tlb_timeout", "no_reply",
+    "coredump_created", "wedged", "wedge_cut", "recovered", "other", "hang", "reset",
     "ring_timeout", "xid", "lost", "load_failed", "timeout",
 )  # fmt: skip
 
@@ -625,6 +628,7 @@ class Block:
     message: Message
     texts: list[str]
     layer: str = ""
+    by_firmware: bool = False
 
 
 @dataclass
@@ -868,7 +872,10 @@ class Events:
                 return
             first = block.message._replace(text="\n".join(block.texts)) if block.texts else message
             block.event = self._own(KIND_OF[implied], device, first)
-            block.event.note("severity_from", "bit name")
+            if block.by_firmware:
+                block.event.note("by", "firmware")
+            else:
+                block.event.note("severity_from", "bit name")
             block.event.note("layers", block.layer)
             self._detail(block, said, message, is_first=not block.texts)
         else:
@@ -971,7 +978,7 @@ class Events:
                 if section.device != device:
                     section.device = device
                 self._close(number)
-        block = Block(None, message, [message.text])
+        block = Block(None, message, [message.text], by_firmware=True)
         for section in reversed(self._closed):
             if section.device == device and section.event is not None and not section.previous_boot:
                 if near(section.last or section.message, message):
