@@ -50,5 +50,8 @@ test-long: $(VENV)/.ready-test
 lint: $(VENV)/.ready-test
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/ansible-lint --offline --profile production
 
+bench: $(VENV)/.ready-test
+	@status=0; for one in gather log; do echo "== $$one"; $(BIN)/python -m tests.bench.bench_$$one || status=1; done; exit $$status
+
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info
