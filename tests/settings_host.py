@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hostcheck.onhost.settings.boot import ONE_SHOT_VARIABLE
 from hostcheck.onhost.settings.catalogue import SETTINGS
 from hostcheck.onhost.settings.engine import Host, Result, apply, undo
 
@@ -96,6 +97,16 @@ for word in options.get("remove-args", "").split():
 for word in options.get("args", "").split():
     words = [one for one in words if word.startswith("console=") or one.split("=")[0] != word.split("=")[0]] + [word]
 open(folder + "/" + name, "w").write(re.sub("(?m)^options .*$", "options " + " ".join(words), text))
+"""
+BOOTCTL = f"""\
+#!{sys.executable}
+import os, sys
+path = os.environ["HOSTCHECK_ROOT"] + "{ONE_SHOT_VARIABLE}"
+assert sys.argv[1] == "set-oneshot"
+if sys.argv[2]:
+    open(path, "wb").write(bytes(4) + sys.argv[2].encode("utf-16-le") + bytes(2))
+else:
+    os.unlink(path)
 """
 TUNED_ADM = """\
 #!/bin/sh
@@ -206,6 +217,9 @@ def rhel(root: Path, line: str = "ro crashkernel=1G rhgb quiet") -> Tree:
     tree.put("/etc/default/grub", f'GRUB_TIMEOUT=5\nGRUB_CMDLINE_LINUX="{line}"\n')
     tree.put("/etc/kernel/cmdline", f"root=UUID=11-22 {line}\n")
     tree.program("grubby", GRUBBY)
+    tree.put("/boot/grub/grubenv", "")
+    tree.program("grub2-reboot", GRUB_REBOOT)
+    tree.program("grub2-editenv", GRUB_EDITENV)
     return tree
 
 
@@ -213,7 +227,26 @@ def kernel_install(root: Path, line: str = "ro quiet") -> Tree:
     """A host with systemd-boot, whose new kernels take /proc/cmdline because it has no /etc/kernel/cmdline."""
     tree = Tree(root)
     _entries(tree, "/boot/efi/loader/entries", line, rescue=False)
+    tree.path(ONE_SHOT_VARIABLE).parent.mkdir(parents=True)
+    tree.program("bootctl", BOOTCTL)
     return tree
+
+
+def one_shot(tree: Tree) -> str:
+    """The entry that only the next boot takes, "" for none."""
+    variable, environment = tree.path(ONE_SHOT_VARIABLE), tree.path("/boot/grub/grubenv")
+    if variable.exists():
+        return variable.read_bytes()[4:].decode("utf-16-le").rstrip("\0")
+    return environment.read_text().strip().removeprefix("next_entry=") if environment.exists() else ""
+
+
+def take_one_shot(tree: Tree, line: str) -> None:
+    """What a boot does: the loader clears its one-shot entry, and a kernel runs with this command line."""
+    tree.path(ONE_SHOT_VARIABLE).unlink(missing_ok=True)
+    if tree.path("/boot/grub/grubenv").exists():
+        tree.put("/boot/grub/grubenv", "")
+    tree.put("/proc/cmdline", f"BOOT_IMAGE=/vmlinuz {line}\n")
+    tree.put("/proc/sys/kernel/random/boot_id", "22222222-2222-2222-2222-222222222222\n")
 
 
 def cpus(

@@ -224,26 +224,26 @@ def test_an_unknown_loader_is_refused(tmp_path: Path) -> None:
 # -- one boot on trial --------------------------------------------------------------------------------
 
 
-def test_a_trial_is_one_boot_and_becomes_permanent_on_request(tmp_path: Path) -> None:
-    tree = debian(tmp_path / "root")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_trial_is_one_boot_and_becomes_permanent_on_request(tmp_path: Path, family: Callable[[Path], Tree]) -> None:
+    tree = family(tmp_path / "root")
     before = tree.snapshot()
-    trial = {"present": ["iommu=pt"], "try_once": True}
+    trial = {"present": ["iommu=pt"], "absent": ["quiet"], "try_once": True}
     check = tree.apply("kernel_arguments", trial, check=True)
+    assert tree.snapshot() == before
     armed = tree.apply("kernel_arguments", trial)
     assert (armed.failure, armed.trial, armed.reboot_required, armed.diff) == ("", "armed", True, check.diff)
-    assert all(not holds(line, "iommu=pt") for line in lines(tree))
-    assert [holds(line, "iommu=pt") for line in lines(tree, "once")] == [True]
-    assert tree.text("/boot/grub/grubenv") == "next_entry=hostcheck-once\n"
+    assert all(not holds(line, "iommu=pt") and holds(line, "quiet") for line in lines(tree))
+    assert [(holds(line, "iommu=pt"), holds(line, "quiet")) for line in lines(tree, "once")] == [(True, False)]
+    assert "hostcheck-once" in settings_host.one_shot(tree)
     assert not tree.apply("kernel_arguments", trial).changed
 
-    tree.put("/boot/grub/grubenv", "")  # the loader clears it
-    tree.put("/proc/cmdline", "BOOT_IMAGE=/vmlinuz ro quiet iommu=pt\n")
-    tree.put("/proc/sys/kernel/random/boot_id", "22222222-2222-2222-2222-222222222222\n")
+    settings_host.take_one_shot(tree, "ro iommu=pt")
     booted = tree.apply("kernel_arguments", trial)
     assert (booted.trial, booted.changed) == ("booted", False)
     made = tree.apply("kernel_arguments", {**trial, "try_once": False})
     assert not made.failure
-    assert all(holds(line, "iommu=pt") for line in lines(tree))
+    assert all(holds(line, "iommu=pt") and not holds(line, "quiet") for line in lines(tree))
     assert lines(tree, "once") == []
     assert not tree.apply("kernel_arguments", trial).changed
     assert not tree.undo("kernel_arguments").failure
@@ -274,11 +274,13 @@ def test_a_loader_that_cannot_clear_its_one_shot_entry_is_named(tmp_path: Path) 
         tree.apply("kernel_arguments", trial)
 
 
-def test_an_armed_trial_is_taken_back(tmp_path: Path) -> None:
-    tree = debian(tmp_path / "root")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_armed_trial_is_taken_back(tmp_path: Path, family: Callable[[Path], Tree]) -> None:
+    tree = family(tmp_path / "root")
     before = tree.snapshot()
     tree.apply("kernel_arguments", {"present": ["iommu=pt"], "try_once": True})
     assert not tree.undo("kernel_arguments").failure
+    assert settings_host.one_shot(tree) == ""
     assert tree.snapshot() == before
 
 

@@ -495,17 +495,15 @@ def plan(host: Host, owner: str, record: Record, add: Sequence[str], remove: Seq
     return Plan(tuple(goals), reboot=reboot, warnings=warnings, trial=state)
 
 
-def _own_entries(
-    host: Host, loader: Loader, entry: Entry, args: Sequence[str] | None, needed: bool
-) -> tuple[Goal, ...]:
-    """Goals for the entry with the previous arguments and, with `args`, the one on trial."""
+def _own_entries(host: Host, loader: Loader, entry: Entry, claim: Claim | None, needed: bool) -> tuple[Goal, ...]:
+    """Goals for the entry with the previous arguments and, with `claim`, the one on trial."""
     if loader.family == "grub":
         thing = OwnEntry(GRUB_SCRIPT, (UPDATE_GRUB,))
         found = host.writer.file(GRUB_SCRIPT)
         there = parse_grub_script(found.text or "") if found else {}
         try:
             stanzas = [there.get(PREVIOUS) or grub_stanza(entry, PREVIOUS, entry.args)]
-            stanzas += [grub_stanza(entry, ONCE, args)] if args is not None else []
+            stanzas += [grub_stanza(entry, ONCE, merged(entry.args, *claim))] if claim is not None else []
         except ValueError as error:
             raise Refused(str(error)) from error
         return (Goal(thing, File(grub_script(stanzas), None, 0o755).plain() if needed else None),)
@@ -520,8 +518,8 @@ def _own_entries(
     kept = host.writer.file(path)
     text = (kept.text or "") if kept else bls_copy(like, PREVIOUS, like.args)
     goals.append(Goal(OwnEntry(path), File(text).plain() if needed else None))
-    if args is not None:
-        text = bls_copy(like, ONCE, merged(like.args, args, ()))
+    if claim is not None:
+        text = bls_copy(like, ONCE, merged(like.args, *claim))
         goals.append(Goal(OwnedFile(f"{loader.folder}/{BLS_PREFIX}{ONCE}.conf"), File(text).plain()))
     return tuple(goals)
 
@@ -618,8 +616,8 @@ def _on_trial(
                 "the boot loader could not clear its one-shot entry, so that every boot takes it: "
                 "undo, and set try_once: false"
             )
-        return Plan(_own_entries(host, loader, entry, args, needed=True), trial="booted", extra={"trial": trial})
-    goals = list(_own_entries(host, loader, entry, args, needed=True))
+        return Plan(_own_entries(host, loader, entry, claim, needed=True), trial="booted", extra={"trial": trial})
+    goals = list(_own_entries(host, loader, entry, claim, needed=True))
     if loader.family != "grub" and len(goals) < 2:
         raise Refused("try_once needs boot entry files, and this host has none; apply with try_once: false")
     if loader.family == "grub":

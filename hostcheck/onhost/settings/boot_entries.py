@@ -362,8 +362,12 @@ def parse_grub_script(text: str) -> dict[str, str]:
 
 
 def variable_words(text: str, variable: str) -> tuple[str, ...]:
-    """The words of ``VARIABLE="…"``, the last such line of a shell file; () when it is not set there."""
-    found = re.findall(rf"(?m)^{variable}=(\"?)(.*)\1\s*$", text)
+    """The words of ``VARIABLE="…"``, the last such line of a shell file; () when it is not set there.
+
+    >>> variable_words("A='x y'\\nB=1\\n", "A")
+    ('x', 'y')
+    """
+    found = re.findall(rf"(?m)^{variable}=([\"']?)(.*)\1\s*$", text)
     return words(found[-1][1]) if found else ()
 
 
