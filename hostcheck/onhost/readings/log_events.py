@@ -19,7 +19,8 @@ SAMPLE_LENGTH = 2000  # characters
 NEAR_SECONDS = 5.0  # details of an error come at once; a burst on a slow console may take seconds
 NEAR_LINES = 400
 NOTES = 12  # words kept per detail
-CACHE = 20_000
+CACHE = 20_000  # lines of error reports whose meaning is kept
+NOTED = 64
 
 
 @dataclass(frozen=True)
@@ -516,6 +517,7 @@ class Folded:
         self.order_first = self.order_last = -1
         self.peaks = [0, 0, 0]
         self.times: list[float] = []
+        self.noted: dict[int, Said] = {}
         self.heads = [0, 0, 0]
 
     def seen(self, message: Message) -> None:
@@ -663,6 +665,7 @@ class Events:
         self._steps: dict[str, Said] = {}
         self._announced: dict[str, Announced] = {}  # by port
         self._by_source: dict[str, Announced] = {}
+        self._announced_at = -1  # line of the newest announcement
         self._open: Announced | None = None  # newest whose sender is not known, or which stands for several
         self._blocks: dict[str, Block] = {}
         self._newest_block: Block | None = None
@@ -790,6 +793,7 @@ class Events:
             event, port, source, learned, bool(said.details["multiple"]), said.details["severity"], message
         )
         self._announced[port] = report
+        self._announced_at = message.order
         if learned:
             self._by_source[source] = report
         if not learned or report.multiple:
@@ -847,8 +851,14 @@ class Events:
         event.touch(message)
         if not is_first:
             event.line(message.text)
-        for key in ("layer", "agent", "bits"):
-            event.note({"layer": "layers", "agent": "agents"}.get(key, key), said.details.get(key, ""))
+        if event.noted.get(id(said)) is said:  # the same words were taken out of an earlier line
+            return
+        if len(event.noted) >= NOTED:
+            event.noted.clear()
+        event.noted[id(said)] = said
+        for key, word in said.details.items():
+            if key in ("layer", "agent", "bits"):
+                event.note(key if key == "bits" else f"{key}s", word)
         if said.bdf != event.bdf:
             event.note("devices", said.bdf)
 
@@ -856,6 +866,11 @@ class Events:
         """Status and bit lines."""
         device = said.bdf
         block = self._blocks.get(device)
+        is_newest = block is not None and block.event is not None and block.message.order > self._announced_at
+        if block is not None and is_newest and near(block.message, message):  # the usual line of a storm
+            self._detail(block, said, message)
+            self._newest_block = block
+            return
         report = self._report_of(device, message)
         newer = report is not None and (block is None or report.message.order > block.message.order)
         if block is None or not near(block.message, message) or newer:
