@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,23 @@ def test_the_worker_is_read_and_never_imported() -> None:
     assert session.worker_source() == Path(worker.__file__).read_text(encoding="utf-8")
     assert session.METRICS == worker.METRICS
     assert session.PROTOCOL == worker.PROTOCOL
+
+
+def test_the_worker_is_read_from_an_archive_as_ansible_makes_one(tmp_path: Path) -> None:
+    archive = tmp_path / "payload.zip"
+    with zipfile.ZipFile(archive, "w") as packed:
+        for path in (
+            *(ROOT / "hostcheck").glob("__init__.py"),
+            *(ROOT / "hostcheck/onhost").glob("__init__.py"),
+            *(ROOT / "hostcheck/onhost/probe").glob("*.py"),
+        ):
+            packed.write(path, path.relative_to(ROOT))
+    code = (
+        f"import sys; sys.path.insert(0, {str(archive)!r}); from hostcheck.onhost.probe import session as s; "
+        "print(len(s.worker_source()))"
+    )
+    done = subprocess.run([*fake.PYTHON, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert int(done.stdout) == len(session.worker_source())
 
 
 def gone(pid: int) -> bool:
