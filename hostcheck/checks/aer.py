@@ -20,7 +20,9 @@ from .aspm import aer_blind
 from .faults import lost
 from .gpu import cards
 
-LEFTOVERS = frozenset({"UnsupReq", "NonFatalErr"})  # set by enumeration on healthy hosts (lab-host-facts 2.1)
+LEFTOVERS = frozenset(
+    {"UnsupReq", "NonFatalErr"}
+)  # set by enumeration on healthy hosts (the public B70 optimization lab)
 EVENTS = {"correctable": ("aer.corrected",), "nonfatal": ("aer.nonfatal",), "fatal": ("aer.fatal", "dpc")}
 HOUR = 3600.0
 # Fatal and not masked, both by default (PCIe base specification, 7.8.4.3 and 7.8.4.4). SDES is masked on slots
@@ -303,7 +305,7 @@ def nonfatal(facts: Facts, expectation: Expectation, previous: Facts | None = No
     """`aer.nonfatal`
 
     Why: an uncorrected error is a lost transaction. With a failed recovery the device is unusable, wherever it is;
-    UnsupReq alone is a leftover of enumeration on healthy hosts (lab-host-facts 2.1).
+    UnsupReq alone is a leftover of enumeration on healthy hosts (the public B70 optimization lab).
     """
     yield from _uncorrected(facts, "nonfatal")
     if facts.kernel_log.events.value is None:
