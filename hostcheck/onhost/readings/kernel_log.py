@@ -396,7 +396,8 @@ def _card_irqs(reader: Reader) -> dict[int, set[str]]:
 def with_cards(events: tuple[Event, ...], cards: dict[int, set[str]]) -> tuple[Event, ...]:
     """Give a lockup the card whose interrupts that CPU takes, when it is just one and the trace allows it.
 
-    A hard lockup in the interrupt path of a GPU driver means that this card did not answer (host-stability page of the public B70 optimization lab).
+    A hard lockup in the interrupt path of a GPU driver means that this card did not answer (b70-optimization-lab,
+    learn/host-stability).
     """
     return tuple(_with_card(event, cards) if event.kind.startswith("lockup.") else event for event in events)
 

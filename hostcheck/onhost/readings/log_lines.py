@@ -33,7 +33,7 @@ _BEGINS = re.compile(
     rf"(?:\S+(?: \S+)? {BDF}: |\S+: probe of {BDF} |(?:\{{\d+\}})?\[Hardware Error\]|NVRM: "
     r"|ACPI |acpi |BERT: |GHES: |watchdog: |clocksource: |INFO: |Out of memory|oom-kill|PCIe |AMD-Vi: |aer_\w+: |\[drm)"
 )
-# Text that only ever continues the message of an earlier line (kernel drivers/gpu/drm/xe, i915; the public B70 optimization lab).
+# Text that only ever continues the message of an earlier line (kernel drivers/gpu/drm/xe and i915).
 _CONTINUES = re.compile(
     r"\s|(?:ASID|Faulted Address|FaultType|AccessType|FaultLevel|EngineClass|EngineInstance): "
     r"|IOCTLs and executions|Please file a|by (?:xe|i915) driver|use (?:xe|i915)\.force_probe"
