@@ -22,18 +22,46 @@ from typing import Any, Callable
 from .reader import Reader, Reading
 from .readings.aspm import Aspm
 from .readings.aspm import read as read_aspm
+from .readings.containers import Containers
+from .readings.containers import read as read_containers
 from .readings.cpufreq import Cpufreq
 from .readings.cpufreq import read as read_cpufreq
+from .readings.cpuidle import Cpuidle
+from .readings.cpuidle import read as read_cpuidle
+from .readings.crash import Crash
+from .readings.crash import read as read_crash
+from .readings.gpu_state import GpuStates
+from .readings.gpu_state import read as read_gpu_state
 from .readings.holders import Holders
 from .readings.holders import read as read_holders
 from .readings.identity import Identity
 from .readings.identity import read as read_identity
+from .readings.iommu import Iommu
+from .readings.iommu import read as read_iommu
 from .readings.kernel_log import KernelLog
 from .readings.kernel_log import read as read_kernel_log
+from .readings.last_boot import LastBoot
+from .readings.last_boot import read as read_last_boot
 from .readings.lscpu import Lscpu
 from .readings.lscpu import read as read_lscpu
+from .readings.memory import Memory
+from .readings.memory import read as read_memory
+from .readings.modules import Modules
+from .readings.modules import read as read_modules
+from .readings.network import Network
+from .readings.network import read as read_network
+from .readings.next_boot import NextBoot
+from .readings.next_boot import read as read_next_boot
+from .readings.packages import Packages
+from .readings.packages import read as read_packages
 from .readings.pcie import Pcie
 from .readings.pcie import read as read_pcie
+from .readings.pythons import Pythons
+from .readings.pythons import read as read_pythons
+from .readings.storage import Storage
+from .readings.storage import read as read_storage
+from .readings.sysctls import Sysctls
+from .readings.sysctls import read as read_sysctls
 from .readings.throttle import Throttle
 from .readings.throttle import read as read_throttle
 from .readings.xpu_smi import XpuSmi
@@ -51,11 +79,13 @@ class Options:
     under_load: the cards were busy while they were read, so that a low link speed is conclusive.
     wake: sleeping cards may be read, which wakes them.
     xpu_smi: ``auto`` (only when no card is suspended, faulted or held), ``always`` or ``never``.
+    pythons: interpreters, environments or folders of packages whose torch is looked up besides the usual places.
     """
 
     under_load: bool = False
     wake: bool = False
     xpu_smi: str = "auto"
+    pythons: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.xpu_smi not in ("auto", "always", "never"):
@@ -94,11 +124,25 @@ class Facts:
     identity: Identity = group(read_identity)
     lscpu: Lscpu = group(read_lscpu)
     cpufreq: Cpufreq = group(read_cpufreq)
+    cpuidle: Cpuidle = group(read_cpuidle)
     kernel_log: KernelLog = group(read_kernel_log, device=False, deadline=75.0)
     pcie: Pcie = group(read_pcie, needs=("kernel_log", "options"), device=True, deadline=30.0)
     aspm: Aspm = group(read_aspm)
     holders: Holders = group(read_holders)
+    network: Network = group(read_network)
+    containers: Containers = group(read_containers, needs=("holders",), device=True)
+    memory: Memory = group(read_memory)
+    sysctls: Sysctls = group(read_sysctls)
+    crash: Crash = group(read_crash)
+    storage: Storage = group(read_storage, device=True)
     throttle: Throttle = group(read_throttle, needs=("pcie", "kernel_log", "options"), device=True)
+    gpu_state: GpuStates = group(read_gpu_state, needs=("pcie", "kernel_log", "options"), device=True)
+    iommu: Iommu = group(read_iommu, needs=("pcie",))
+    modules: Modules = group(read_modules, needs=("identity",))
+    packages: Packages = group(read_packages)
+    pythons: Pythons = group(read_pythons, needs=("options",))
+    last_boot: LastBoot = group(read_last_boot, needs=("identity", "kernel_log"))
+    next_boot: NextBoot = group(read_next_boot)
     xpu_smi: XpuSmi = group(
         read_xpu_smi, needs=("pcie", "kernel_log", "holders", "options"), device=True, deadline=40.0
     )
