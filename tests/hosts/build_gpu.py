@@ -292,6 +292,10 @@ def two_card_gen5() -> Host:
         **zone,
     )
     host.add(disk_port, disk, nic_port, nic, bmc_port, *display_bmc(bmc_port, 0, iommu_group=8, **zone))
+    host.files(
+        "/sys/devices/system/edac/mc/mc0",
+        {"mc_name": "F1Ah\n", "ce_count": "0\n", "ue_count": "0\n"},
+    )
     host.network("eno1", nic.bdf, "10.0.0.15", "02:00:00:00:00:15")
     host.kernel_boots(
         boot_lines(

@@ -94,11 +94,29 @@ class Host:
                 "random/boot_id": f"{self.boot_id}\n",
                 "dmesg_restrict": "1\n",
                 "hardlockup_panic": "0\n",
+                "softlockup_panic": "0\n",
+                "hung_task_panic": "0\n",
+                "hung_task_timeout_secs": "120\n",
+                "panic_on_oops": "0\n",
+                "nmi_watchdog": "1\n",
+                "watchdog_thresh": "10\n",
+                "sysrq": "176\n",
                 "panic": "0\n",
                 "numa_balancing": "0\n",
             },
         )
-        self.file("/proc/sys/vm/swappiness", "60\n")
+        self.files(
+            "/proc/sys/vm",
+            {
+                "swappiness": "60\n",
+                "overcommit_memory": "0\n",
+                "panic_on_oom": "0\n",
+                "min_free_kbytes": "67584\n",
+            },
+        )
+        self.file("/sys/fs/pstore/", "")
+        self.file("/sys/module/pstore/parameters/backend", "efi_pstore\n")
+        self.file("/sys/kernel/kexec_crash_loaded", "0\n")
         self.file("/proc/cmdline", f"{cmdline}\n")
         self.file("/proc/uptime", f"{self.uptime:.2f} {self.uptime * 15:.2f}\n")
         self.file("/proc/loadavg", "0.02 0.03 0.00 1/512 4242\n")
@@ -107,11 +125,18 @@ class Host:
             "/proc/meminfo",
             f"MemTotal:       {memory_kib:>9} kB\nMemFree:        {available_kib - 200000:>9} kB\n"
             f"MemAvailable:   {available_kib:>9} kB\nBuffers:           65536 kB\nCached:           900000 kB\n"
-            f"AnonPages:        310000 kB\nSwapTotal:      {swap_kib:>9} kB\nSwapFree:       {swap_kib:>9} kB\n"
-            "HugePages_Total:       0\nHugepagesize:       2048 kB\nGPUActive:             0 kB\n",
+            "AnonPages:        310000 kB\nShmem:              9216 kB\n"
+            f"SwapTotal:      {swap_kib:>9} kB\nSwapFree:       {swap_kib:>9} kB\n"
+            "HugePages_Total:       0\nHugepagesize:       2048 kB\nHugetlb:               0 kB\n"
+            "GPUActive:             0 kB\n",
         )
+        blocks = "/sys/devices/system/memory"
+        self.file(f"{blocks}/block_size_bytes", "80000000\n")
+        for number in range(min(4, max(1, memory_kib >> 21))):
+            self.file(f"{blocks}/memory{number}/state", "online\n")
         swap = f"/swap.img file {swap_kib} 0 -2\n" if swap_kib else ""
         self.file("/proc/swaps", f"Filename Type Size Used Priority\n{swap}")
+        self.disk("sda", 2)
         for name in ("memory", "io"):
             self.file(
                 f"/proc/pressure/{name}",
@@ -123,7 +148,9 @@ class Host:
         self.file("/sys/module/pcie_aspm/parameters/policy", "[default] performance powersave powersupersave \n")
         self.file("/sys/class/devcoredump/disabled", "0\n")
         self.file("/proc/self/status", "Name:\tpython3\nUid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\n")
+        self.link("/proc/self/ns/net", "net:[4026531840]")
         self.process(1, "systemd", "0::/init.scope")
+        self.link("/proc/1/ns/net", "net:[4026531840]")
         self.process(612, "systemd-journal", "0::/system.slice/systemd-journald.service")
         self.process(1180, "sshd", "0::/system.slice/ssh.service")
         self.process(2, "kthreadd", "0::/", fds=None)
@@ -137,6 +164,27 @@ class Host:
             return
         for number, target in ({0: "/dev/null", 1: "socket:[1234]"} | (fds or {})).items():
             self.link(f"/proc/{pid}/fd/{number}", target)
+
+    def disk(self, name: str, part: int, bdf: str = "") -> None:
+        """The disk of the root file system. bdf: of its controller; without one it hangs on no PCI function."""
+        partition = f"{name}p{part}" if name.startswith("nvme") else f"{name}{part}"
+        files = self.recording["files"]
+        for path in [path for path in files if path.startswith(("/sys/devices/virtual/block/", "/sys/fs/ext4/"))]:
+            del files[path]
+        for path in [path for path in self.recording["links"] if path.startswith("/sys/class/block/")]:
+            del self.recording["links"][path]
+        folder = f"{self.path(bdf)}/nvme/nvme0/{name}" if bdf else f"/sys/devices/virtual/block/{name}"
+        self.file(f"{folder}/{partition}/partition", f"{part}\n")
+        for device, place in ((name, folder), (partition, f"{folder}/{partition}")):
+            self.link(f"/sys/class/block/{device}", "../../" + place.removeprefix("/sys/"))
+        self.file(f"/sys/fs/ext4/{partition}/errors_count", "0\n")
+        self.file(
+            "/proc/self/mountinfo",
+            "22 27 0:21 / /proc rw,nosuid,nodev,noexec,relatime shared:12 - proc proc rw\n"
+            "23 27 0:22 / /sys rw,nosuid,nodev,noexec,relatime shared:2 - sysfs sysfs rw\n"
+            f"27 1 259:{part} / / rw,relatime shared:1 - ext4 /dev/{partition} rw,errors=remount-ro\n"
+            "31 23 0:27 / /sys/fs/pstore rw,nosuid,nodev,noexec,relatime shared:9 - pstore pstore rw\n",
+        )
 
     def kernel_boots(self, lines: list[Line]) -> None:
         self.log = [*lines, *self.log]
@@ -212,7 +260,9 @@ class Host:
         )
         for interface, state in (("lo", "unknown"), (name, "up")):
             folder = f"/sys/devices/virtual/net/{interface}" if interface == "lo" else f"{self.path(bdf)}/net/{name}"
+            index = "1\n" if interface == "lo" else "2\n"
             self.files(folder, {"operstate": f"{state}\n", "carrier": "1\n", "mtu": "1500\n", "type": "1\n"})
+            self.file(f"{folder}/ifindex", index)
             self.link(f"/sys/class/net/{interface}", "../../" + folder.removeprefix("/sys/"))
         self.link(f"{self.path(bdf)}/net/{name}/device", f"../../../{bdf}")
         self.file("/proc/net/route", f"Iface\tDestination\tGateway\n{name}\t00000000\t0100000A\n")
@@ -684,7 +734,8 @@ def xe_lines(
 
 
 def late_lines(host: Host, interface: str, bdf: str, disk: str) -> None:
-    """What a boot says after the drivers."""
+    """What a boot says after the drivers; the disk it names holds the root file system."""
+    host.disk("nvme0n1", 2, disk)
     for at, text in (
         (1.9, f"nvme nvme0: pci function {disk}"),
         (1.95, "nvme nvme0: 16/0/0 default/read/poll queues"),
