@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from . import __version__, checks
+from .checks import log
 from .expectations import Expectation, Waiver
 from .findings import Finding, Status, Subject, exit_code, run
 from .onhost.gather import Facts
 from .onhost.plain import to_plain
-from .onhost.readings.kernel_log import since as events_since
 from .onhost.recording import seconds, utc
 from .waivers import apply_waivers
 
@@ -94,9 +94,7 @@ def bounded(facts: Facts, since: str, previous: Facts | None) -> Facts:
     uptime = facts.identity.uptime.value
     if begin is None or uptime is None:
         return facts
-    begin -= seconds(facts.taken_at) - uptime
-    events = facts.kernel_log.events.then(lambda all_events: events_since(all_events, begin))
-    return replace(facts, kernel_log=replace(facts.kernel_log, events=events))
+    return log.bounded(facts, begin - (seconds(facts.taken_at) - uptime))
 
 
 def assess(
