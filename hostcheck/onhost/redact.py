@@ -13,7 +13,7 @@ import re
 from typing import Any, Callable
 
 from .reader import Reader
-from .readings import owners
+from .readings import network, owners
 
 REMOVED = "[removed]"
 HEX = "0-9A-Fa-f"
@@ -170,7 +170,8 @@ def _prepare(path: str, content: Any) -> Any:
     if path in CMDLINES and isinstance(content, str):
         return INIT_ARGUMENTS.sub(rf"\1 {REMOVED}", content.rstrip("\n")) + "\n"
     if owners.FREE_FORM.match(path) and isinstance(content, str):
-        return owners.reduced(content)  # scripts and units hold anything; only lines that set something stay
+        # scripts and units hold anything; only lines that set something stay, and of others what names an interface
+        return network.beside(owners.reduced(content), content)
     if path.endswith("/config") and isinstance(content, dict) and "base64" in content:
         return {"base64": base64.b64encode(without_serial(base64.b64decode(content["base64"]))).decode("ascii")}
     return content

@@ -296,6 +296,19 @@ def reduced(text: str) -> str:
     return "\n".join(kept)
 
 
+def beside(less: str, text: str) -> str:
+    """What others keep of a text, line by line, with what `reduced` keeps of it added.
+
+    >>> beside("\\necho 1 > boost", "FI_TCP_IFACE=lo T=x\\necho 1 > boost")
+    'FI_TCP_IFACE="lo"\\necho 1 > boost'
+    """
+    lines = []
+    for theirs, own in zip(less.split("\n"), reduced(text).split("\n")):
+        whole = not own or any(pins_of(theirs)) or DEVICE.match(theirs)
+        lines.append(theirs if whole and theirs else f"{theirs} {own}" if theirs else own)
+    return "\n".join(lines)
+
+
 def _told(line: str, device: bool) -> Iterator[str]:
     file = ENV_FILE.match(line)
     if file:
