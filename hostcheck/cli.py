@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -243,6 +244,149 @@ def explain(given: argparse.Namespace) -> int:
     return 0
 
 
+def probe_options(parser: Parser) -> None:
+    from .onhost.probe.host import DEVICES
+
+    parser.add_argument("--device", choices=DEVICES, default="auto", help="auto: the cards, or the CPU without any")
+    parser.add_argument("--card", metavar="BDF", action="append", default=[], help="a card whose nodes the command has")
+    parser.add_argument("--quick", action="store_true", help="8 pairs of blocks in place of 12")
+    parser.add_argument("--ranks", type=int, help="ranks of the all-reduce, 0: none (default: one for each card)")
+    parser.add_argument("--no-pin", action="store_true", help="do not keep the worker on one processor")
+    parser.add_argument("--seed", type=int, help="of the order of the blocks (default: drawn, and recorded)")
+    parser.add_argument("--image", default="", help="name of the image in the command, to record its digest")
+    parser.add_argument("--timeout", type=float, help="seconds for everything (default: four times the expected time)")
+    parser.add_argument("--root", metavar="DIR", default="/", help="read the host's state here instead of /")
+    parser.add_argument("-o", metavar="FILE", dest="output", help="receipt to write (default: below reports/receipts)")
+    parser.add_argument("--show", metavar="FILE", nargs="+", help="show receipts with histograms; measures nothing")
+    parser.add_argument("--draft-tokens", type=int, default=1, help="per decode step, for the advice (default: 1)")
+    parser.add_argument(
+        "--command",
+        nargs=argparse.REMAINDER,
+        help="comes last: the way to a Python with torch, e.g. podman run -i ... IMAGE (default: this Python)",
+    )
+
+
+def probe(given: argparse.Namespace) -> int:
+    """Measure how long it takes to submit work to every card, and write a receipt for each; or show receipts.
+
+    Exit code 3 when a measurement is invalid: there is then no figure to quote.
+    """
+    from .onhost.probe.host import Request, survey
+    from .onhost.probe.host import probe as measure
+    from .report import probe as words
+
+    if given.show:
+        return show_receipts(given.show, given.draft_tokens)
+    try:
+        reader = below(given.root)
+        request = Request(
+            command=given.command or torch_python(),
+            device=given.device,
+            quick=given.quick,
+            cards=given.card,
+            ranks=given.ranks,
+            pin=not given.no_pin,
+            seed=given.seed,
+            image=given.image,
+            timeout=given.timeout,
+        )
+        found = survey(reader, request)
+    except ValueError as error:
+        raise BadInput(str(error)) from error
+    what = ", ".join(card.bdf for card in found.cards) or "the CPU"
+    sys.stderr.write(f"{what}: about {found.expected_s:.0f} s\n")
+    taken = measure(reader, request, found, progress)
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K")
+    for receipt in taken:
+        path = receipt_path(given.output, receipt, len(taken) > 1)
+        write_out(str(path), json.dumps(receipt, separators=(",", ":")) + "\n")
+        sys.stdout.write("".join(f"{line}\n" for line in (*words.brief(receipt), f"receipt: {path}")))
+    sys.stdout.write("".join(f"{line}\n" for line in words.between(taken)))
+    return 0 if all(receipt["validity"]["valid"] for receipt in taken) else 3
+
+
+def torch_python() -> list[str]:
+    """This Python, when it has torch."""
+    import importlib.util
+
+    if importlib.util.find_spec("torch") is None:
+        raise BadInput("this Python has no torch: name one that has with --command, or install hostcheck[probe]")
+    return [sys.executable]
+
+
+def progress(line: str) -> None:
+    """Show progress: one line that is written over on a terminal, else every line but those of single blocks."""
+    import re
+
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{line}")
+    elif not re.search(r" pair \d+ [AB]$", line):
+        sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def receipt_path(output: str | None, receipt: dict[str, Any], several: bool) -> Path:
+    """Where a receipt goes; with several cards the address stands before the suffix."""
+    from .report import probe as words
+    from .report.store import FOLDER
+
+    if output is None:
+        folder = Path(FOLDER) / "receipts"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder / words.file_name("localhost", receipt)
+    path = Path(output)
+    return path.with_name(f"{path.stem}-{words.subject(receipt).replace(':', '-')}{path.suffix}") if several else path
+
+
+def read_receipt(path: str) -> dict[str, Any]:
+    """A receipt from a file. Raises BadInput that names the file and what is wrong with it."""
+    from .receipts import NotAReceipt
+    from .receipts import load as load_receipt
+
+    try:
+        return load_receipt(Path(path))
+    except (NotAReceipt, OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} is no receipt: {error}") from error
+
+
+def show_receipts(paths: Sequence[str], draft_tokens: int) -> int:
+    """Print receipts, and what differs between their cards; 3 when one is invalid."""
+    from .report import probe as words
+    from .report import terminal
+    from .report.receipt import render
+
+    if draft_tokens < 0:
+        raise BadInput(f"--draft-tokens is {draft_tokens}, wanted 0 or more")
+    out = terminal.console()
+    shown = [read_receipt(path) for path in paths]
+    for receipt in shown:
+        render(receipt, out, draft_tokens)
+    for line in words.between(shown):
+        out.print(line, markup=False)
+    return 0 if all(receipt["validity"]["valid"] for receipt in shown) else 3
+
+
+def verify_options(parser: Parser) -> None:
+    parser.add_argument("receipts", metavar="FILE", nargs="+", help="receipt of a probe or a trial")
+
+
+def verify(given: argparse.Namespace) -> int:
+    """Make every figure of a receipt again from its raw samples: 0 all follow, 1 something does not, 2 no receipt."""
+    from .receipts import verify as problems
+
+    code = 0
+    for path, receipt in [(path, read_receipt(path)) for path in given.receipts]:
+        found = problems(receipt)
+        code = 1 if found else code
+        for problem in found:
+            sys.stdout.write(f"{path}: {problem}\n")
+        if not found:
+            valid = "" if receipt["validity"]["valid"] else "; the measurement is invalid, as it says"
+            sys.stdout.write(f"{path}: every figure follows from {len(receipt['blocks'])} blocks{valid}\n")
+    return code
+
+
 Verb = tuple[Callable[[argparse.Namespace], int], Callable[[Parser], None]]
 VERBS: dict[str, Verb] = {
     "audit": (audit, audit_options),
@@ -250,6 +394,8 @@ VERBS: dict[str, Verb] = {
     "report": (report, report_options),
     "explain": (explain, explain_options),
     "topology": (topology, topology_options),
+    "probe": (probe, probe_options),
+    "verify": (verify, verify_options),
 }
 
 EPILOG = """\
@@ -261,6 +407,8 @@ examples:
   hostcheck explain pcie.link.width                what a check looks at, and why
   hostcheck topology                               every hop from root port to card
   hostcheck report reports/latest                  the last run of the playbook
+  hostcheck probe --quick                          submission latency of every card
+  hostcheck verify receipt.json                    does every figure follow from its samples?
 
 exit codes: 0 nothing failing, 1 an unwaived fail, 2 wrong use or bad input,
             3 nothing failing but a required check could not be judged
