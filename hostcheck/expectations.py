@@ -92,6 +92,50 @@ class Aer(Model):
     storm_per_s: float = 1.0
 
 
+class Network(Model):
+    """Limits on the network. many_interfaces: with so many to choose from oneCCL's own choice is called ambiguous.
+
+    Own figure: a job hung with about 20 (oneCCL#209).
+    """
+
+    many_interfaces: int = Field(default=16, gt=1)
+
+
+class Memory(Model):
+    """Limits on memory. Those "before a start" hold where nothing uses the cards.
+
+    available_mib: before a start; None: the gates of the lab (lab-host-facts 4.2), 9,216 MiB on its host with 15 GiB
+    and 12,000,000 KiB on that with 128 GB, parted at 64 GiB (own), and never more than 60 % of the memory (own).
+    swap: may there be swap before a start? None: not from 64 GiB on (the lab's large host; the small one keeps it).
+    pressure: per cent of the time in which nobody could run, full avg10 (lab-host-facts 2.4).
+    driver_held: part of the memory that no process owns (own; 4 of 128 GB idle in the lab, 92 GB before it failed).
+    offline_blocks: numbers of blocks that are to be off-line, for memory known to be bad.
+    """
+
+    available_mib: int | None = Field(default=None, ge=0)
+    swap: bool | None = None
+    pressure: float = Field(default=10.0, gt=0)
+    driver_held: float = Field(default=0.5, gt=0, le=1)
+    offline_blocks: tuple[int, ...] = ()
+
+
+def _absolute(text: str) -> str:
+    if not text.startswith("/") or "/../" in f"{text}/" or "//" in text:
+        raise ValueError(f"{text!r} is not an absolute path")
+    return text.rstrip("/") or "/"
+
+
+class Storage(Model):
+    """Storage. root_free_gib: the floor of the lab's gates (lab-host-facts 2.4).
+
+    model_paths: where models are; each has to lie on a mount other than the root. model_free_gib: to be free there.
+    """
+
+    root_free_gib: float = Field(default=12.0, ge=0)
+    model_paths: tuple[Annotated[str, AfterValidator(_absolute)], ...] = ()
+    model_free_gib: float = Field(default=0.0, ge=0)
+
+
 class HostPackages(Model):
     """Wish of the role host_packages. names: as this distribution calls them; None: the role's own list."""
 
@@ -192,6 +236,9 @@ class Expectation(Model):
     gpus: Gpus = Gpus()
     guc: Guc = Guc()
     aer: Aer = Aer()
+    network: Network = Network()
+    memory: Memory = Memory()
+    storage: Storage = Storage()
     settings: Settings = Settings()
     required: tuple[str, ...] | None = None
     boost_off_reason: str | None = None

@@ -1,0 +1,131 @@
+"""Is there space, is a model where a disk is really mounted, and has a file system counted errors?"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from ..expectations import Expectation
+from ..findings import HOST, Finding, Status, Subject, check, need, unknown
+from ..onhost.gather import Facts
+from ..onhost.readings.storage import Mount
+from .presence import no_card, not_applicable
+
+GIB = 1 << 30
+
+
+def mount_of(mounts: tuple[Mount, ...], path: str) -> Mount | None:
+    """The mount that a path lies on: that with the longest point above it."""
+    above = [one for one in mounts if one.point == "/" or path == one.point or path.startswith(f"{one.point}/")]
+    return max(above, key=lambda one: len(one.point), default=None)
+
+
+def _where(mount: Mount) -> str:
+    disks = ", ".join(mount.devices) or mount.source
+    return f"{mount.kind} on {disks}" + (f" ({', '.join(mount.controllers)})" if mount.controllers else "")
+
+
+@check("storage.root_free", title="The root file system has space")
+def root_free(facts: Facts, expectation: Expectation, previous: Facts | None = None) -> Iterator[Finding]:
+    """`storage.root_free`
+
+    Why: logs, dumps and images go to the root file system; the lab's gates want about 12 GiB and it was once 92 % full
+    (lab-host-facts 2.4). A full one also loses the evidence of the next fault.
+    """
+    without = no_card("storage.root_free", facts, expectation)
+    if without is not None:
+        yield without
+        return
+    root = mount_of(need(facts.storage.mounts), "/")
+    if root is None:
+        yield not_applicable("storage.root_free", "the root file system is on no disk", facts.storage.mounts.source)
+        return
+    size, free = need(root.size), need(root.free)
+    wanted = expectation.storage.root_free_gib
+    low = free < wanted * GIB
+    yield Finding(
+        "storage.root_free",
+        HOST,
+        Status.warn if low else Status.ok,
+        seen=f"{free / GIB:.1f} of {size / GIB:.1f} GiB free, {_where(root)}",
+        wanted=f"at least {wanted:g} GiB",
+        source=root.free.source,
+        next_step="sudo du -xh --max-depth=2 / | sort -h | tail" if low else "",
+    )
+
+
+@check("storage.model", title="Declared model paths lie on a mount of their own, with space")
+def model(facts: Facts, expectation: Expectation, previous: Facts | None = None) -> Iterator[Finding]:
+    """`storage.model`
+
+    Why: a disk that is not mounted leaves its folder, and downloads then fill the root file system; the lab's root was
+    92 % full because a "mount" was a folder (lab-host-facts 2.4).
+    """
+    paths = expectation.storage.model_paths
+    if not paths:
+        yield not_applicable("storage.model", "no model path is declared", facts.storage.mounts.source)
+        return
+    mounts = need(facts.storage.mounts)
+    wanted = expectation.storage.model_free_gib
+    for path in paths:
+        subject = Subject("path", path)
+        mount = mount_of(mounts, path)
+        if mount is None or mount.point == "/":
+            yield Finding(
+                "storage.model",
+                subject,
+                Status.fail,
+                seen="no mount: it is part of the root file system",
+                wanted="a mount",
+                source=facts.storage.mounts.source,
+                next_step=f"findmnt --target {shlex.quote(path)}; sudo mount -a",
+            )
+            continue
+        if not wanted:
+            yield Finding("storage.model", subject, Status.ok, seen=_where(mount), source=facts.storage.mounts.source)
+        elif mount.free.value is None:
+            yield unknown("storage.model", mount.free, subject)
+        else:
+            low = mount.free.value < wanted * GIB
+            yield Finding(
+                "storage.model",
+                subject,
+                Status.warn if low else Status.ok,
+                seen=f"{mount.free.value / GIB:.1f} GiB free, {_where(mount)}",
+                wanted=f"at least {wanted:g} GiB",
+                source=mount.free.source,
+                next_step=f"sudo du -xh --max-depth=2 {shlex.quote(mount.point)} | sort -h | tail" if low else "",
+            )
+
+
+@check("storage.fs_errors", title="No file system has counted errors")
+def fs_errors(facts: Facts, expectation: Expectation, previous: Facts | None = None) -> Iterator[Finding]:
+    """`storage.fs_errors`
+
+    Why: ext4 keeps the number of errors that it has found since its last check, across boots; a host with bad memory or
+    a bad link to its disk shows it there (lab-host-facts 2.4).
+    """
+    judged = False
+    seen: set[str] = set()
+    for mount in need(facts.storage.mounts):
+        if mount.kind != "ext4" or mount.source in seen:
+            continue
+        seen.add(mount.source)
+        judged = True
+        subject = Subject("filesystem", mount.point)
+        if mount.errors.value is None:
+            yield unknown("storage.fs_errors", mount.errors, subject)
+        elif mount.errors.value:
+            yield Finding(
+                "storage.fs_errors",
+                subject,
+                Status.warn,
+                seen=f"{mount.errors.value} errors since the last check, {_where(mount)}",
+                wanted="0",
+                source=mount.errors.source,
+                next_step=f"sudo tune2fs -l {shlex.quote(mount.source)} | grep -iE 'error|check'  # then e2fsck -f unmounted",
+            )
+        else:
+            yield Finding("storage.fs_errors", subject, Status.ok, seen="none", source=mount.errors.source)
+    if not judged:
+        yield not_applicable("storage.fs_errors", "no ext4 here", facts.storage.mounts.source)
