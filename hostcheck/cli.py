@@ -359,6 +359,7 @@ def show_receipts(paths: Sequence[str], draft_tokens: int) -> int:
     if draft_tokens < 0:
         raise BadInput(f"--draft-tokens is {draft_tokens}, wanted 0 or more")
     out = terminal.console()
+    out.width = max(out.width, 100)  # in a narrower table the figures themselves would be cut
     shown = [read_receipt(path) for path in paths]
     for receipt in shown:
         render(receipt, out, draft_tokens)

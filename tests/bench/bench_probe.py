@@ -39,8 +39,7 @@ def allocations(self, request):
     bench.launch(400)
     stats = getattr(getattr(torch, bench.kind, None), "memory_stats", None) if bench.kind != "cpu" else None
     before = stats()["allocation.all.allocated"] if stats else 0
-    with torch.profiler.profile(profile_memory=True, activities=[torch.profiler.ProfilerActivity.CPU]) as
-    seen:
+    with torch.profiler.profile(profile_memory=True, activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
         bench.launch(400)
     made = sum(1 for e in seen.events() if e.name.startswith("aten::empty"))
     made += (stats()["allocation.all.allocated"] - before) if stats else 0
