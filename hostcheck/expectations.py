@@ -136,6 +136,35 @@ class Storage(Model):
     model_free_gib: float = Field(default=0.0, ge=0)
 
 
+class GpuLimits(Model):
+    """Limits that are set on every card. Nothing is wanted unless declared.
+
+    max_clock, min_clock: MHz of the main clock domain; power_cap: W of the whole card (a B70 takes 160 to 290 W, public
+    power study, arc-host-facts A.1). temperature_margin: degrees that a sensor must stay below its own limit (own: 0).
+    """
+
+    max_clock: int | None = Field(default=None, gt=0)
+    min_clock: int | None = Field(default=None, gt=0)
+    power_cap: float | None = Field(default=None, gt=0)
+    temperature_margin: float = Field(default=0.0, ge=0)
+
+
+class Runtime(Model):
+    """weeks_older: how much older than its kernel the compute runtime may be (own: a quarter of a year)."""
+
+    weeks_older: int = Field(default=13, gt=0)
+
+
+class Boot(Model):
+    """The next boot. kernel: pattern of the release that it should start; None: the one that runs.
+
+    automatic_reboot: this host may reboot by itself after upgrades.
+    """
+
+    kernel: str | None = None
+    automatic_reboot: bool = False
+
+
 class HostPackages(Model):
     """Wish of the role host_packages. names: as this distribution calls them; None: the role's own list."""
 
@@ -230,12 +259,16 @@ class Expectation(Model):
     required: ids (``*`` allowed) that must not be unknown; None: `REQUIRED_WITH_GPU` when a GPU is present or expected.
     boost_off_reason: why this host runs without boost on purpose; turns `cpu.boost` from `warn` into `info`.
     slot_link: the link that a slot can give, by the BDF of the card's uplink or of the port above it.
+    pythons: interpreters or environments of this host whose torch is looked up, besides the usual places.
     """
 
     schema_: Literal["hostcheck/expectation/1"] = Field(default="hostcheck/expectation/1", alias="schema")
     gpus: Gpus = Gpus()
     guc: Guc = Guc()
     aer: Aer = Aer()
+    gpu_limits: GpuLimits = GpuLimits()
+    runtime: Runtime = Runtime()
+    boot: Boot = Boot()
     network: Network = Network()
     memory: Memory = Memory()
     storage: Storage = Storage()
@@ -244,6 +277,7 @@ class Expectation(Model):
     boost_off_reason: str | None = None
     slot_link: dict[Bdf, Link] = Field(default_factory=dict)
     model_storage: tuple[Bdf, ...] = ()
+    pythons: tuple[str, ...] = ()
 
     def required_ids(self, gpu_present: bool) -> tuple[str, ...]:
         """The check ids that must not be unknown on this host."""

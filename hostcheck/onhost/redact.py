@@ -13,7 +13,7 @@ import re
 from typing import Any, Callable
 
 from .reader import Reader
-from .readings import network, owners
+from .readings import network, next_boot, owners
 
 REMOVED = "[removed]"
 HEX = "0-9A-Fa-f"
@@ -169,6 +169,8 @@ def _name_pattern(name: str) -> re.Pattern[str]:
 def _prepare(path: str, content: Any) -> Any:
     if path in CMDLINES and isinstance(content, str):
         return INIT_ARGUMENTS.sub(rf"\1 {REMOVED}", content.rstrip("\n")) + "\n"
+    if next_boot.FREE_FORM.match(path) and isinstance(content, str):
+        return next_boot.reduced(path, content)  # a boot menu may hold password hashes, apt's settings a proxy
     if owners.FREE_FORM.match(path) and isinstance(content, str):
         # scripts and units hold anything; only lines that set something stay, and of others what names an interface
         return network.beside(owners.reduced(content), content)

@@ -8,6 +8,7 @@ from typing import Any
 from hostcheck.onhost.recording import dump, empty, load, seconds
 
 from . import build_pci as pci
+from .build_boot import extend
 from .build_pci import DOWNSTREAM, ENDPOINT, L1, LEGACY, ROOT_PORT, UPSTREAM, Bar, Function, Link
 
 GIB = 1 << 30
@@ -345,6 +346,7 @@ class Host:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def finish(self, lspci: bool = True, journal: bool = True) -> dict[str, Any]:
+        extend(self)
         for function in self.functions.values():
             files, links = pci.sysfs(function, self.functions)
             self.recording["files"].update(files)

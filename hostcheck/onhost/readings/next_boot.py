@@ -44,6 +44,7 @@ FREE_FORM = re.compile(
 class NextBoot:
     """The next boot of a host.
 
+    running: words of the running kernel's command line.
     loader: ``grub``, ``grub with entry files`` or ``systemd-boot``; absent where none of their menus is found.
     entry: title of the entry that will start. once: entry that is set for one boot only, ``""`` when none is.
     missing_default: entry that is set and not in the menu, ``""`` when it is there; GRUB then starts the first one.
@@ -57,6 +58,7 @@ class NextBoot:
     unattended: are packages upgraded without a person? automatic_reboot: ``""`` never, else when, e.g. ``02:00``.
     """
 
+    running: Reading[tuple[str, ...]]
     loader: Reading[str]
     entry: Reading[str]
     once: Reading[str]
@@ -98,6 +100,16 @@ class Chosen:
     once: str
     missing: str
     nodes: tuple[Node, ...]
+
+
+def parse_running(text: str) -> tuple[str, ...]:
+    """Return the words of a command line up to ``--``, after which they belong to init.
+
+    >>> parse_running("BOOT_IMAGE=/vmlinuz-6.1 ro quiet -- splash\\n")
+    ('BOOT_IMAGE=/vmlinuz-6.1', 'ro', 'quiet')
+    """
+    found = words(text)
+    return found[: found.index("--")] if "--" in found else found
 
 
 # -- GRUB -------------------------------------------------------------------------------------------------------------
@@ -636,6 +648,7 @@ def read(reader: Reader) -> NextBoot:
     guc_files, shadowing = read_firmware(reader)
     unattended, automatic_reboot = read_upgrades(reader)
     return NextBoot(
+        running=reader.text("/proc/cmdline").then(parse_running),
         loader=chosen.then(lambda one: one.loader),
         entry=chosen.then(lambda one: one.node.title),
         once=chosen.then(lambda one: one.once),
