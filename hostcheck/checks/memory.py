@@ -222,7 +222,8 @@ def blocks(facts: Facts, expectation: Expectation, previous: Facts | None = None
     if memory.offline.unread == "absent" and not declared:
         yield not_applicable("mem.blocks_offline", "this kernel has no blocks of memory", memory.offline.source)
         return
-    offline = set(need(memory.offline))
+    listed = need(memory.offline)
+    offline = set(listed)
     size = memory.block_bytes.value
     back = sorted(declared - offline)
     more = sorted(offline - declared)

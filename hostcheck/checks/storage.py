@@ -123,7 +123,7 @@ def fs_errors(facts: Facts, expectation: Expectation, previous: Facts | None = N
                 seen=f"{mount.errors.value} errors since the last check, {_where(mount)}",
                 wanted="0",
                 source=mount.errors.source,
-                next_step=f"sudo tune2fs -l {shlex.quote(mount.source)} | grep -iE 'error|check'  # then e2fsck -f unmounted",
+                next_step=f"sudo tune2fs -l {shlex.quote(mount.source)} | grep -iE 'error|check'",
             )
         else:
             yield Finding("storage.fs_errors", subject, Status.ok, seen="none", source=mount.errors.source)
