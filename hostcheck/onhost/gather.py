@@ -124,7 +124,7 @@ class Facts:
     identity: Identity = group(read_identity)
     lscpu: Lscpu = group(read_lscpu)
     cpufreq: Cpufreq = group(read_cpufreq)
-    cpuidle: Cpuidle = group(read_cpuidle)
+    cpuidle: Cpuidle = group(read_cpuidle, needs=("lscpu",))
     kernel_log: KernelLog = group(read_kernel_log, device=False, deadline=75.0)
     pcie: Pcie = group(read_pcie, needs=("kernel_log", "options"), device=True, deadline=30.0)
     aspm: Aspm = group(read_aspm)

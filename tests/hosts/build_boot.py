@@ -144,9 +144,13 @@ def idle(host: Host) -> None:
         return
     driver = "acpi_idle" if fields["Vendor ID:"] == "AuthenticAMD" else "intel_idle"
     host.files(f"{root}/cpuidle", {"current_driver": f"{driver}\n", "current_governor": "menu\n"})
+    small = host.recording["files"].get("/sys/devices/cpu_atom/cpus", "").partition("-")[0].strip()
+    firsts = {0, int(small)} if small.isdigit() else {0}  # name and cost are read once for each kind of processor
     for cpu in range(int(fields["CPU(s):"])):
         for number, (name, latency) in enumerate(states):
-            values = {"name": f"{name}\n", "disable": "0\n", **({"latency": f"{latency}\n"} if cpu == 0 else {})}
+            values = {"disable": "0\n"}
+            if cpu in firsts:
+                values |= {"name": f"{name}\n", "latency": f"{latency}\n"}
             host.files(f"{root}/cpu{cpu}/cpuidle/state{number}", values)
 
 

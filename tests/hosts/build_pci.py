@@ -602,7 +602,7 @@ def counters(names: tuple[str, ...], total: str) -> str:
 
 
 def sysfs(function: Function, functions: dict[str, Function]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Files and links of one function."""
+    """Files and links of one function: those that are read, as a recording has them."""
     path = device_path(function, functions)
     up = _up(path)
     files: dict[str, Any] = {}
@@ -614,15 +614,11 @@ def sysfs(function: Function, functions: dict[str, Function]) -> tuple[dict[str,
         "subsystem_vendor": f"0x{subsystem[:4]}\n",
         "subsystem_device": f"0x{subsystem[5:]}\n",
         "class": f"0x{function.class_code}\n",
-        "revision": f"0x{function.revision:02x}\n",
-        "irq": f"{function.irq}\n",
-        "enable": "1\n" if function.driver or function.bridge else "0\n",
         "numa_node": f"{function.numa}\n",
         "power_state": "D0\n" if function.runtime_status != "suspended" else "D3hot\n",
         "config": {"base64": base64.b64encode(config(function)).decode("ascii")},
         "power/control": f"{function.power_control}\n",
         "power/runtime_status": f"{function.runtime_status}\n",
-        "power/runtime_enabled": f"{function.runtime_enabled}\n",
     }
     if function.link is not None:
         link = function.link
@@ -634,10 +630,6 @@ def sysfs(function: Function, functions: dict[str, Function]) -> tuple[dict[str,
         values["local_cpulist"] = f"{function.cpus}\n"
     if function.bars or function.windows:
         values["resource"] = resource_lines(function)
-    if function.bridge:
-        assert function.buses is not None
-        values["secondary_bus_number"] = f"{function.buses[0]}\n"
-        values["subordinate_bus_number"] = f"{function.buses[1]}\n"
     if function.aer:
         values["aer_dev_correctable"] = counters(AER_COR, "TOTAL_ERR_COR")
         values["aer_dev_nonfatal"] = counters(AER_UNC, "TOTAL_ERR_NONFATAL")

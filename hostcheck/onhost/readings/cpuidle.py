@@ -1,6 +1,7 @@
 """Idle states of the processors: which there are, how deep they go, and on which processors each is switched off.
 
-Only the name and the switch are read on every processor; what a state costs is read where it is first seen.
+Only the switch is read on every processor. Processors of one kind have the same states, so name and cost of a state are
+read once for each kind.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from ..reader import Reader, Reading
-from .lscpu import CPU_FOLDER, cpu_list
+from .lscpu import CPU_FOLDER, Lscpu, cpu_list
 
 STATE = r"state[0-9]{1,2}"
 
@@ -107,12 +108,13 @@ def _processors(reader: Reader) -> Reading[tuple[int, ...]]:
     )
 
 
-def read_states(reader: Reader) -> tuple[Reading[tuple[IdleState, ...]], Reading[str]]:
-    """All states of all processors, and where the deepest one of each may be used."""
+def read_states(reader: Reader, small: tuple[int, ...]) -> tuple[Reading[tuple[IdleState, ...]], Reading[str]]:
+    """All states of all processors, and where the deepest one of each may be used. small: the E cores of a hybrid."""
     cpus = _processors(reader)
     if cpus.value is None:
         return cpus.then(lambda _: ()), cpus.then(lambda _: "")
     found: dict[tuple[int, str], _Folded] = {}
+    known: dict[tuple[bool, int], str] = {}
     deepest: list[int] = []
     problem: Reading[bool] | None = None
     for cpu in cpus.value:
@@ -125,15 +127,19 @@ def read_states(reader: Reader) -> tuple[Reading[tuple[IdleState, ...]], Reading
         numbers = sorted(int(name[5:]) for name in names.value if re.fullmatch(STATE, name))
         for number in numbers:
             here = f"{folder}/state{number}"
-            name = reader.line(f"{here}/name").then(parse_name)
-            if name.value is None:
-                return name.then(lambda _: ()), name.then(lambda _: "")
-            if (number, name.value) not in found:
+            kind = (cpu in small, number)
+            if kind not in known:
+                name = reader.line(f"{here}/name").then(parse_name)
+                if name.value is None:
+                    return name.then(lambda _: ()), name.then(lambda _: "")
+                known[kind] = name.value
+            key = (number, known[kind])
+            if key not in found:
                 latency = reader.line(f"{here}/latency").then(parse_microseconds)
                 source = f"{CPU_FOLDER}/cpu*/cpuidle/state{number}/disable"
-                found[number, name.value] = _Folded(latency, source)
+                found[key] = _Folded(latency, source)
             disabled = reader.line(f"{here}/disable").then(parse_disable)
-            found[number, name.value].add(cpu, disabled)
+            found[key].add(cpu, disabled)
             # With one state alone, the polling one, there is nothing deep that could be switched off.
             if number == numbers[-1] and len(numbers) > 1:
                 if disabled.value is None:
@@ -146,10 +152,10 @@ def read_states(reader: Reader) -> tuple[Reading[tuple[IdleState, ...]], Reading
     return Reading(states, source), deep
 
 
-def read(reader: Reader) -> Cpuidle:
+def read(reader: Reader, lscpu: Lscpu) -> Cpuidle:
     folder = f"{CPU_FOLDER}/cpuidle"
     governor = reader.line(f"{folder}/current_governor").then(parse_name)
-    states, deepest = read_states(reader)
+    states, deepest = read_states(reader, lscpu.efficiency_cores.value or ())
     return Cpuidle(
         driver=reader.line(f"{folder}/current_driver").then(parse_name),
         governor=governor.or_(reader.line(f"{folder}/current_governor_ro").then(parse_name)),
