@@ -267,7 +267,7 @@ def core_for(facts: Facts, gpu: Gpu | None, allowed: Collection[int]) -> tuple[i
     nodes = {node.node: set(node.cpus) for node in facts.lscpu.numa_nodes.value or ()}
     near = nodes.get(gpu.numa_node.value, set()) if gpu is not None and gpu.numa_node.value is not None else set()
     choice = sorted(near & set(allowed)) or sorted(allowed)
-    if len(choice) < 2:
+    if len(set(allowed)) < 2:
         return None
     top = {cpu: policy.hw_max_khz.value or 0 for policy in facts.cpufreq.policies.value or () for cpu in policy.cpus}
     best = max(top.get(cpu, 0) for cpu in choice)
