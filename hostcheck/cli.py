@@ -388,6 +388,50 @@ def verify(given: argparse.Namespace) -> int:
     return code
 
 
+def diff_options(parser: Parser) -> None:
+    source_options(parser)
+    judge_options(parser)
+    parser.add_argument("first", metavar="A", help="a recording, a host's report, the folder of a run, or a host of it")
+    parser.add_argument("second", metavar="B", nargs="?", help="the same; without it: this machine, or --recording")
+    parser.add_argument("--format", choices=("terminal", "json"), default="terminal", help="default: terminal")
+    parser.add_argument("-v", action="count", default=0, dest="verbose", help="every difference, nothing cut")
+
+
+def diff(given: argparse.Namespace) -> int:
+    """Why is host B slower than host A: what differs between two hosts or two runs, most telling first."""
+    from .diff import code, compare, hosts
+    from .expectations import Refused, expectation
+    from .report import terminal
+    from .report.diff import lines, to_plain
+
+    try:
+        expected = expectation(yaml_file(given.expect) if given.expect else {}, given.expect or "")
+        first = hosts(given.first, expected)
+        if given.second:
+            second = hosts(given.second, expected)
+        else:
+            report = judge(given)
+            second = {report.host: report}
+    except (Refused, OSError, ValueError) as error:
+        raise BadInput(str(error)) from error
+    if len(first) == len(second) == 1:
+        pairs = [(next(iter(first.values())), next(iter(second.values())))]
+    else:
+        pairs = [(first[name], second[name]) for name in first if name in second]
+    if not pairs:
+        raise BadInput(f"no host is in both: {', '.join(first) or 'none'} and {', '.join(second) or 'none'}")
+    out, codes, plain = terminal.console(), set(), []
+    for one, other in pairs:
+        differences = compare(one, other)
+        codes.add(code(differences, one, other))
+        plain.append(to_plain(one, other, differences))
+        for line in lines(one, other, differences, given.verbose) if given.format == "terminal" else ():
+            out.print(line)
+    if given.format == "json":
+        sys.stdout.write(json.dumps(plain, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    return next(number for number in (1, 3, 0) if number in codes)
+
+
 Verb = tuple[Callable[[argparse.Namespace], int], Callable[[Parser], None]]
 VERBS: dict[str, Verb] = {
     "audit": (audit, audit_options),
@@ -395,6 +439,7 @@ VERBS: dict[str, Verb] = {
     "report": (report, report_options),
     "explain": (explain, explain_options),
     "topology": (topology, topology_options),
+    "diff": (diff, diff_options),
     "probe": (probe, probe_options),
     "verify": (verify, verify_options),
 }
@@ -407,6 +452,7 @@ examples:
   hostcheck record -o host.json                    a redacted recording of this machine
   hostcheck explain pcie.link.width                what a check looks at, and why
   hostcheck topology                               every hop from root port to card
+  hostcheck diff fast.json slow.json               why is the second host slower
   hostcheck report reports/latest                  the last run of the playbook
   hostcheck probe --quick                          submission latency of every card
   hostcheck verify receipt.json                    does every figure follow from its samples?

@@ -107,7 +107,10 @@ def run_folder(base: Path) -> Path:
 
 def save(folder: Path, outcomes: Iterable[Outcome]) -> int:
     """Write all files of a run and point ``latest`` at it. Returns the run's code."""
+    from .. import fleet  # it compares reports, so it stands above this module
+
     judged = sorted(outcomes, key=lambda outcome: outcome.host)
+    compared = [(outcome.host, outcome.report.facts) for outcome in judged if outcome.report is not None]
     for outcome in judged:
         if outcome.report is not None:
             write(folder / "hosts" / f"{file_name(outcome.host)}.json", outcome.report.to_json())
@@ -126,6 +129,7 @@ def save(folder: Path, outcomes: Iterable[Outcome]) -> int:
             }
             for outcome in judged
         },
+        "fleet": fleet.to_plain(compared, fleet.judge(compared)),
     }
     write(folder / "summary.json", json.dumps(summary, indent=1, sort_keys=True) + "\n")
     link = folder.parent / f".latest.{os.getpid()}"

@@ -27,6 +27,7 @@ STYLE = {
 }
 ORDER = (Status.fail, Status.warn, Status.unknown, Status.info, Status.ok, Status.not_applicable)
 INDENT = Text(" " * 9)
+FLEET_LINES = 8
 LEVELS = {
     0: (Status.fail, Status.warn),
     1: (Status.fail, Status.warn, Status.unknown, Status.info),
@@ -160,6 +161,24 @@ def show(report: Report, out: Console, verbose: int = 0) -> None:
     out.print(Text(f" {', '.join(rest) or 'nothing judged'}{note}{'' if verbose else '; -v shows all'}", "dim"))
 
 
+def show_fleet(outcomes: Sequence[Outcome], out: Console, verbose: int = 0) -> None:
+    """Print which hosts of a run differ from the others of their class; nothing where none does."""
+    from .. import fleet  # it compares reports, so it stands above this module
+
+    compared = [(outcome.host, outcome.report.facts) for outcome in outcomes if outcome.report is not None]
+    findings = fleet.judge(compared)
+    if not findings:
+        return
+    out.print(Text("between hosts of one class", style="bold"))
+    groups = grouped(finding for finding in findings if finding.status is Status.warn)
+    for group in groups if verbose else groups[:FLEET_LINES]:
+        _entry(group, out, verbose > 0)
+    if len(groups) > FLEET_LINES and not verbose:
+        out.print(Text(f" and {len(groups) - FLEET_LINES} more differences; -v shows all", "dim"))
+    for line in unknown_lines(findings):
+        out.print(Text(f" {'unknown':<8}", STYLE[Status.unknown]) + Text(visible(line)))
+
+
 def show_run(outcomes: Sequence[Outcome], out: Console, verbose: int = 0, folder: str = "") -> int:
     """Print a whole run, worst hosts first. Returns its code."""
     for outcome in sorted(outcomes, key=lambda one: ((2, 1, 3, 0).index(one.exit), one.host)):
@@ -168,6 +187,7 @@ def show_run(outcomes: Sequence[Outcome], out: Console, verbose: int = 0, folder
         if outcome.state != "judged":
             out.print(Text(f"{visible(outcome.host)}  {outcome.state}: {visible(outcome.message)}", "bold red"))
     code = total(outcome.exit for outcome in outcomes)
+    show_fleet(outcomes, out, verbose)
     if len(outcomes) > 1:
         tally = {
             "failing": sum(outcome.exit == 1 for outcome in outcomes),
