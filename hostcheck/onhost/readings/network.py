@@ -304,8 +304,10 @@ def beside(less: str, text: str) -> str:
     """
     lines = []
     for theirs, own in zip(less.split("\n"), reduced(text).split("\n")):
-        whole = not own or any(pins_of(theirs)) or DEVICE.match(theirs)
-        lines.append(theirs if whole and theirs else f"{theirs} {own}" if theirs else own)
+        if not theirs or ENV_FILE.match(own) or DEVICE.match(own) or RESET.match(own):
+            lines.append(own or theirs)
+        else:  # a line that they keep whole has the pins already
+            lines.append(theirs if not own or any(pins_of(theirs)) else f"{theirs} {own}")
     return "\n".join(lines)
 
 
