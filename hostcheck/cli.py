@@ -207,6 +207,21 @@ def topology(given: argparse.Namespace) -> int:
     return 0 if report.facts.pcie.gpus.value is not None else 3
 
 
+def next_boot_options(parser: Parser) -> None:
+    source_options(parser)
+    judge_options(parser)
+
+
+def next_boot(given: argparse.Namespace) -> int:
+    """Say on one screen what will differ after a reboot: exit 0 nothing, 1 something, 3 could not tell."""
+    from .report import terminal
+    from .report.next_boot import code, render
+
+    report = judge(given)
+    terminal.console().print(render(report.facts, report.host))
+    return code(report.facts)
+
+
 def explain_options(parser: Parser) -> None:
     source_options(parser)
     judge_options(parser)
@@ -439,6 +454,7 @@ VERBS: dict[str, Verb] = {
     "report": (report, report_options),
     "explain": (explain, explain_options),
     "topology": (topology, topology_options),
+    "next-boot": (next_boot, next_boot_options),
     "diff": (diff, diff_options),
     "probe": (probe, probe_options),
     "verify": (verify, verify_options),
