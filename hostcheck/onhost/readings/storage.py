@@ -80,7 +80,7 @@ def parse_mounts(text: str) -> tuple[Line, ...]:
     Raises ValueError for a line of another form, and where there is none.
     """
     found = []
-    for line in text.splitlines():
+    for line in filter(None, text.split("\n")):  # not splitlines: a name may hold what that takes for a line end
         fields, dash, rest = line.partition(" - ")
         head, tail = fields.split(" "), rest.split(" ")
         if not dash or len(head) < 6 or len(tail) < 3 or not re.fullmatch(r"\d+:\d+", head[2]):
