@@ -12,10 +12,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from . import __version__, checks
 from .checks import log
+from .checks.gpu import logged
 from .expectations import Expectation, Waiver
 from .findings import Finding, Status, Subject, exit_code, run
 from .onhost.gather import Facts
 from .onhost.plain import to_plain
+from .onhost.readings import gpu_ids
 from .onhost.recording import seconds, utc
 from .waivers import apply_waivers
 
@@ -73,8 +75,12 @@ class Report:
 
 
 def gpu_present(facts: Facts) -> bool:
-    """Is there a card of the toolkit's kind, as far as could be read?"""
-    return bool(facts.pcie.gpus.value)
+    """Is there a GPU, as far as could be read?
+
+    A GPU that only the kernel log names, or of whose card only a port was recorded, is there too.
+    """
+    ports = any((one.vendor, one.device) in gpu_ids.CARD_PORTS for one in facts.pcie.functions.value or ())
+    return bool(facts.pcie.gpus.value or logged(facts)) or (ports and facts.pcie.gpus.value is None)
 
 
 def bounded(facts: Facts, since: str, previous: Facts | None) -> Facts:

@@ -45,10 +45,13 @@ def _seconds(moment: datetime) -> float:
 
 
 def matches(waiver: Waiver, finding: Finding, host: str) -> bool:
-    """Is a waiver about this finding, apart from its end and from the events behind it?"""
+    """Is a waiver about this finding, apart from its end and from the events behind it?
+
+    Addresses are written in either case: tools and logs print ``0000:E3:00.0``.
+    """
     return (
         fnmatch.fnmatchcase(finding.id, waiver.check)
-        and fnmatch.fnmatchcase(finding.subject.name, waiver.subject)
+        and fnmatch.fnmatchcase(finding.subject.name.lower(), waiver.subject.lower())
         and any(fnmatch.fnmatchcase(host, pattern) for pattern in waiver.hosts)
     )
 

@@ -163,6 +163,7 @@ def recording(functions: Iterable[Function], cmdline: str = "ro quiet", **parts:
         made["files"].update(files)
         made["links"].update(links)
     made["files"]["/proc/cmdline"] = f"{cmdline}\n"
+    made["files"]["/sys/bus/platform/"] = ""  # every Linux has this bus
     made["files"]["/proc/cpuinfo"] = "flags\t\t: fpu lm\n"
     made["files"]["/proc/sys/kernel/osrelease"] = "6.17.0-23-generic\n"
     made["files"]["/sys/module/pcie_aspm/parameters/policy"] = "[default] performance powersave powersupersave \n"

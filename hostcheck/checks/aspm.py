@@ -8,6 +8,7 @@ from dataclasses import replace
 from ..expectations import Expectation
 from ..findings import HOST, Cause, Finding, Status, Subject, check, need, unknown
 from ..onhost.gather import Facts
+from ..onhost.reader import Reading
 from ..onhost.readings.aspm import obstacle, refused
 from ..onhost.readings.kernel_log import Event
 from ..onhost.readings.pcie import Gpu, Hop, path_bdfs
@@ -18,6 +19,7 @@ APPLY = "ansible-playbook playbooks/apply.yml --tags pcie_aspm"
 
 # Events of a link that stopped working, as opposed to those of a GPU that hung on a link that works.
 WORDS = {None: "not read", "disabled": "disabled", "l0s": "L0s", "l1": "L1", "l0s l1": "L0s and L1"}
+UNSEEN = "no port above the card was recorded, so whether its errors are seen is not known"
 LINK_FAULTS = (
     "aer.fatal",
     "aer.nonfatal",
@@ -80,6 +82,9 @@ def policy(facts: Facts, expectation: Expectation, previous: Facts | None = None
     (TLP#211), so the file alone proves nothing and a change that cannot take must not be asked for.
     """
     aspm, wish = facts.aspm, expectation.settings.pcie_aspm.policy
+    if aspm.policy.unread == "absent" and aspm.modules.value is None:
+        # A part of a host without that directory does not say what the kernel was built with.
+        aspm = replace(aspm, policy=Reading.no("not_asked", "not part of this recording", aspm.policy.source))
     why, source = obstacle(aspm, facts.kernel_log.events.value or ())
     wanted = wish or ""
     if aspm.command_line.value == "off":
@@ -149,6 +154,8 @@ def effective(facts: Facts, expectation: Expectation, previous: Facts | None = N
         ends = _ends(gpu)
         states = {lower.bdf: link_state(upper, lower) for upper, lower in ends}
         unread = [lower for _, lower in ends if states[lower.bdf] is None and not lower.inner]
+        # The links inside the card alone say nothing about the one at the slot.
+        is_hidden = not any(not lower.inner for _, lower in ends) or gpu.path[0].crosses_slot
         source = next((lower.aspm.source for _, lower in ends if lower.aspm.value is not None), facts.pcie.gpus.source)
         seen = effective_words(gpu)
         if port_is_virtual(facts, gpu):
@@ -180,6 +187,9 @@ def effective(facts: Facts, expectation: Expectation, previous: Facts | None = N
         elif unread:
             reading = unread[0].aspm
             yield unknown("aspm.effective", reading, subject(gpu))
+        elif is_hidden:
+            seen = f"{seen}; the link at the slot was not recorded" if any(states.values()) else "no link was read"
+            yield Finding("aspm.effective", subject(gpu), Status.unknown, seen=seen, source=source)
         elif wish == "l1" and not l1:
             step = f"{APPLY}  # for the next boot"
             yield Finding("aspm.effective", subject(gpu), Status.fail, seen, "L1", source, step)
@@ -187,6 +197,15 @@ def effective(facts: Facts, expectation: Expectation, previous: Facts | None = N
             yield Finding("aspm.effective", subject(gpu), Status.ok if wish else Status.info, seen=seen, source=source)
         else:
             yield Finding("aspm.effective", subject(gpu), Status.ok, seen=seen, wanted=wish or "", source=source)
+
+
+def is_uncounted(root: Hop) -> bool:
+    """Has a root port the AER capability by its registers in sysfs, and yet no counters beside them?
+
+    Registers that lspci printed stand in a recording without sysfs, where counters are not to be expected.
+    """
+    by_sysfs = root.aer_registers.value is not None and root.aer_registers.source.startswith("/sys/")
+    return by_sysfs and root.aer.correctable.unread == "absent"
 
 
 def aer_blind(facts: Facts) -> dict[str, tuple[Subject, str]]:
@@ -209,14 +228,16 @@ def aer_blind(facts: Facts) -> dict[str, tuple[Subject, str]]:
     found: dict[str, tuple[Subject, str]] = {}
     for gpu in cards(facts) if facts.pcie.gpus.value else ():
         root = gpu.path[0]
-        if len(gpu.path) == 1 or port_is_virtual(facts, gpu):
+        if len(gpu.path) == 1 and not port_is_virtual(facts, gpu):
+            found[root.bdf] = (Subject("port", root.bdf), UNSEEN)
+        elif port_is_virtual(facts, gpu):
             found[root.bdf] = (
                 Subject("port", root.bdf),
                 "in a virtual machine the real port reports to the hypervisor",
             )
         elif root.aer_capable.value is False:
             found[root.bdf] = (Subject("port", root.bdf), "the root port has no AER capability")
-        elif root.aer_registers.value is not None and root.aer.correctable.unread == "absent":
+        elif is_uncounted(root):
             found[root.bdf] = (Subject("port", root.bdf), "the kernel keeps no AER counters for the root port")
     return found
 
@@ -251,7 +272,7 @@ def visibility(facts: Facts, expectation: Expectation, previous: Facts | None = 
         yield Finding(
             "aer.visibility",
             port,
-            Status.info if "hypervisor" in reason else Status.warn,
+            Status.unknown if reason == UNSEEN else Status.info if "hypervisor" in reason else Status.warn,
             seen=reason,
             wanted="AER handled by the kernel",
             source="kernel log" if "_OSC" in reason else "/proc/cmdline" if port == HOST else facts.pcie.gpus.source,

@@ -27,20 +27,26 @@ PINNING_DRIVERS = frozenset(
 GENERIC_GOVERNORS = frozenset({"ondemand", "conservative", "schedutil", "userspace"})
 # EPP as a number and as a word (kernel docs, amd-pstate): both may be read after a write of the other.
 EPP_NUMBERS = {"0": "performance", "128": "balance_performance", "255": "power"}
+X86 = ("x86_64", "i686", "i586", "i386")
 CLOCK_TOLERANCE = 0.03  # own: a measured clock may read a little below the nominal one
 
 
 def _virtual(facts: Facts) -> Reading[bool]:
     """Is this a virtual machine, or a system under a hypervisor that keeps the clocks to itself?
 
-    Either witness is enough for yes: the processor and the board (identity), and lscpu's `Hypervisor vendor`.
+    Either witness is enough for yes: the processor and the board (identity), and lscpu's `Hypervisor vendor`. On x86 an
+    lscpu that got past the sockets and names none is on metal: every hypervisor for x86 tells the processor's users.
     """
     identity, lscpu = facts.identity.virtualization, facts.lscpu.hypervisor
     if lscpu.value:
         return lscpu.then(lambda _: True)
     if identity.value is not None:
         return identity.then(lambda word: word != "none")
-    return lscpu.then(lambda _: False) if lscpu.value is not None else identity.then(lambda _: False)
+    if lscpu.value is not None:
+        return lscpu.then(lambda _: False)
+    if facts.lscpu.architecture.value in X86 and facts.lscpu.sockets.value is not None:
+        return Reading(False, facts.lscpu.sockets.source)
+    return identity.then(lambda _: False)
 
 
 def _without_cpufreq(facts: Facts) -> bool:

@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator
 
 from ..expectations import Expectation
-from ..findings import HOST, Finding, Status, Subject, check, need, unknown
+from ..findings import HOST, Cause, Finding, Status, Subject, check, need, unknown
 from ..onhost.gather import Facts
 from ..onhost.readings import gpu_ids
 from ..onhost.readings.kernel_log import Event
-from ..onhost.readings.pcie import Gpu
+from ..onhost.readings.pcie import Gpu, last_driver, path_bdfs
 
 SMALL = 256 << 20  # the size of BAR 2 without resizable BAR, on every Intel card
 FIRMWARE = "BIOS: enable Above 4G Decoding and Re-Size BAR Support, disable CSM"
@@ -55,6 +55,27 @@ def events(facts: Facts, bdf: str, *kinds: str) -> list[Event]:
     ]
 
 
+def logged(facts: Facts) -> dict[str, Event]:
+    """Devices that a GPU driver has spoken of on this boot, and its newest event, by address."""
+    found: dict[str, Event] = {}
+    for event in facts.kernel_log.events.value or ():
+        if event.bdf and not event.previous_boot and gpu_ids.speaker(event.kind, event.details):
+            known = found.get(event.bdf)
+            found[event.bdf] = event if known is None or event.order_last > known.order_last else known
+    return found
+
+
+def unlisted(facts: Facts) -> list[str]:
+    """GPUs that the kernel log names and that the readings of PCI do not have."""
+    there = {gpu.bdf for gpu in facts.pcie.gpus.value or ()}
+    return sorted(bdf for bdf in logged(facts) if bdf not in there)
+
+
+def gone(facts: Facts, gpu: Gpu) -> Cause | None:
+    """The finding that a card left the bus, where it does not answer."""
+    return Cause("gpu.lost", subject(gpu)) if gpu.answers.value is False else None
+
+
 def error_name(number: str) -> str:
     """An errno of the kernel for a person.
 
@@ -82,36 +103,62 @@ def unquoted(word: str) -> str:
     return f"{head}={re.sub(r'[^0-9a-fA-Fx,!*]', '', value)}"
 
 
-def _unbound(facts: Facts, gpu: Gpu, previous: Facts | None) -> tuple[str, str, str]:
-    """Why no driver is bound: what was seen, the next step, the source."""
-    drivers = gpu_ids.DRIVERS[gpu.vendor]
-    kernel = facts.identity.kernel.value or "this kernel"
-    log, source = facts.kernel_log, facts.kernel_log.events.source or "kernel log"
-    words = [word for word in facts.pcie.force_probe.value or () if gpu.device in word.lower()]
-    if failed := events(facts, gpu.bdf, "probe_failed"):
+def _kernel(facts: Facts) -> str:
+    return f"kernel {facts.identity.kernel.value}" if facts.identity.kernel.value else "this kernel"
+
+
+def _refused(facts: Facts, bdf: str, device: str, previous: Facts | None) -> tuple[str, str, str] | None:
+    """Why no driver is bound by the driver's own word: what was seen, the next step, the source; None without one.
+
+    device: its id, ``""`` where only the log tells it.
+    """
+    kernel = _kernel(facts)
+    source = facts.kernel_log.events.source or "kernel log"
+    if failed := [one for one in events(facts, bdf, "probe_failed") if gpu_ids.speaker(one.kind, one.details)]:
         details = failed[-1].details
         error = details.get("error", "").rpartition(", ")[2]
         before = previous.identity.kernel.value if previous is not None else None
-        entry = f" ({before})" if before and before != kernel else ""
-        seen = f"the probe of {details.get('driver') or drivers[0]} failed"
+        entry = f" ({before})" if before and before != facts.identity.kernel.value else ""
+        seen = f"the probe of {gpu_ids.speaker('', details)} failed"
         return (
             f"{seen}{f' with error {error_name(error)}' if error else ''}",
             f"boot the previous kernel entry{entry}",
             source,
         )
-    if events(facts, gpu.bdf, "not_supported_by_driver"):
-        seen = f"the driver declines {gpu.device}: not supported by kernel {kernel}"
+    if declined := events(facts, bdf, "not_supported_by_driver"):
+        driver = gpu_ids.speaker(declined[-1].kind, declined[-1].details) or "xe"
+        device = device or declined[-1].details.get("device", "").rpartition(", ")[2].lower()
+        words = _force_probe(facts, device)
+        seen = f"the driver declines {device}: not supported by {kernel}"
         if any(quoted(word) for word in words):
             fixed = " ".join(unquoted(word) for word in words)
             return f"{seen}, and force_probe is quoted", f"kernel command line: {fixed}", source
         return (
             seen,
-            f"install a newer kernel, or add {drivers[0]}.force_probe={gpu.device} to the kernel command line",
+            f"install a newer kernel, or add {driver}.force_probe={device} to the kernel command line",
             source,
         )
+    return None
+
+
+def _force_probe(facts: Facts, device: str) -> list[str]:
+    """Words of the kernel command line that set force_probe for a device."""
+    return [word for word in facts.pcie.force_probe.value or () if device and device in word.lower()]
+
+
+def _unbound(facts: Facts, gpu: Gpu, previous: Facts | None) -> tuple[str, str, str]:
+    """Why no driver is bound: what was seen, the next step, the source."""
+    drivers = gpu_ids.DRIVERS[gpu.vendor]
+    kernel = _kernel(facts)
+    log = facts.kernel_log
+    words = _force_probe(facts, gpu.device)
+    if (refused := _refused(facts, gpu.bdf, gpu.device, previous)) is not None:
+        return refused
     refusals = [word for word in words if f"!{gpu.device}" in word.lower()]
-    bound = {one.driver for one in facts.pcie.functions.value or ()}
-    loaded = [one for one in drivers if one in (facts.pcie.drivers.value or ()) or one in bound]
+    known = {one.driver for one in facts.pcie.functions.value or ()}
+    known |= {*(facts.pcie.drivers.value or ()), *(facts.pcie.modules.value or ())}
+    loaded = [one for one in drivers if one in known]
+    told = facts.pcie.drivers if facts.pcie.modules.value is None else facts.pcie.modules
     if refusals and all(any(word.lstrip('"').startswith(one) for word in refusals) for one in loaded or drivers[:1]):
         return (
             f"{' '.join(refusals)} keeps the driver away",
@@ -119,24 +166,21 @@ def _unbound(facts: Facts, gpu: Gpu, previous: Facts | None) -> tuple[str, str, 
             "/proc/cmdline",
         )
     if not loaded:
-        if facts.pcie.drivers.value is None:
-            return "no driver is bound", f"modprobe {drivers[0]}", gpu.driver.source
-        return (
-            f"no driver is loaded for it ({' or '.join(drivers)})",
-            f"modprobe {drivers[0]}",
-            facts.pcie.drivers.source,
-        )
+        if told.value is None:
+            seen = f"no driver is bound; whether {' or '.join(drivers)} is loaded was not read"
+            return seen, f"lspci -nnk -s {gpu.bdf}; lsmod | grep -E '^({'|'.join(drivers)}) '", gpu.driver.source
+        return (f"no driver is loaded for it ({' or '.join(drivers)})", f"modprobe {drivers[0]}", told.source)
     if log.events.value is None or log.complete.value is False:
         seen = (
             f"{loaded[0]} is loaded and did not take it; the log does not say why ({log.events.unread or 'incomplete'})"
         )
-        return seen, f"journalctl -k -b 0 --no-pager | grep {gpu.bdf}", facts.pcie.drivers.source
+        return seen, f"journalctl -k -b 0 --no-pager | grep {gpu.bdf}", told.source
     # A registered driver is offered every device whose id it lists, and a probe that fails is logged.
     useless = ", and force_probe cannot help" if words else ""
-    seen = f"{loaded[0]} is loaded and does not know {gpu.device}: kernel {kernel} is too old for it{useless}"
+    seen = f"{loaded[0]} is loaded and does not know {gpu.device}: {kernel} is too old for it{useless}"
     return (
         seen,
-        f"install a newer kernel: {loaded[0]} of {kernel} does not list {gpu.vendor}:{gpu.device}",
+        f"install a newer kernel: the {loaded[0]} of {kernel} does not list {gpu.vendor}:{gpu.device}",
         gpu.driver.source,
     )
 
@@ -146,6 +190,8 @@ def _nodes(facts: Facts, gpu: Gpu) -> tuple[Status, str, str]:
     driver, drm = gpu.driver.value, gpu.drm
     if driver not in ("xe", "i915", "amdgpu"):
         return Status.ok, "", drm.source  # other drivers make no render node by themselves
+    if drm.value is None and drm.unread == "absent":
+        return Status.ok, f"which is bound; {drm.detail}", gpu.driver.source
     if drm.value is None:
         return Status.unknown, f"device nodes {drm.unread}: {drm.detail}", drm.source
     names = [node.name for node in drm.value]
@@ -171,9 +217,15 @@ def _state(facts: Facts, gpu: Gpu, previous: Facts | None) -> Finding:
             wanted="" if status is Status.info else wanted,
             source=source or driver.source,
             next_step=next_step,
+            cause=gone(facts, gpu),
         )
 
+    if gpu.answers.value is False:
+        return finding(Status.fail, "listed, but it does not answer", gpu.answers.source)
     if driver.value is None:
+        refused = _refused(facts, gpu.bdf, gpu.device, previous)
+        if refused is not None and not last_driver(facts.kernel_log.events.value or (), gpu.bdf):
+            return finding(Status.fail, f"on the bus, but unbound: {refused[0]}", refused[2], refused[1])
         return unknown("gpu.enumeration", driver, subject(gpu))
     if gpu.vf:
         return finding(Status.info, "a virtual function, not a card in use here")
@@ -194,6 +246,28 @@ def _state(facts: Facts, gpu: Gpu, previous: Facts | None) -> Finding:
     status, seen, source = _nodes(facts, gpu)
     step = f"journalctl -k -b 0 --no-pager | grep {gpu.bdf}" if status is Status.fail else ""
     return finding(status, f"{driver.value}{f', {seen}' if seen else ''}", source, step)
+
+
+def _named(facts: Facts, bdf: str, previous: Facts | None) -> Finding | None:
+    """The finding for a GPU that only the kernel log names, where a driver says that it did not take it."""
+    refused = _refused(facts, bdf, "", previous)
+    if refused is None or last_driver(facts.kernel_log.events.value or (), bdf):
+        return None
+    seen, step, source = refused
+    return Finding(
+        "gpu.enumeration", Subject("gpu", bdf), Status.fail, f"unbound: {seen}", "bound to its driver", source, step
+    )
+
+
+def _loss_logged(facts: Facts, gpu: Gpu) -> bool:
+    """Does the kernel log say itself that the card left the bus?"""
+    path = path_bdfs(gpu)
+    return any(
+        (event.kind in ("gpu.lost", "nvrm.lost", "d3_failed") and event.bdf == gpu.bdf)
+        or (event.kind == "slot.link_down" and event.bdf in path)
+        for event in facts.kernel_log.events.value or ()
+        if not event.previous_boot
+    )
 
 
 def _expected(facts: Facts, expectation: Expectation, previous: Facts | None) -> Iterator[Finding]:
@@ -248,10 +322,16 @@ def enumeration(facts: Facts, expectation: Expectation, previous: Facts | None =
 
     Why: a loaded module is not a bound device (ZimaOS#491: xe loaded, e223 unknown to that kernel, no /dev/dri), a card
     in lspci is not a card in use (nixpkgs#448998: probe failed with -105), and a card that fell off the bus leaves no
-    trace but its absence. Sysfs decides; xpu-smi is not asked here (xpumanager#92: it saw none of a healthy card).
+    trace but its absence. Sysfs decides; xpu-smi is not asked here (xpumanager#92: it saw none of a healthy card). What
+    a part of a host does not hold is not judged: a card whose driver was not recorded is neither bound nor unbound. A
+    card that reads all ones has left the bus although it is still listed (pciutils: "rev ff", header type 7f), unless
+    it is in D3cold, which reads the same.
     """
+    named = [finding for bdf in unlisted(facts) if (finding := _named(facts, bdf, previous)) is not None]
+    yield from named
+    told = {finding.subject.name for finding in named}
     for function in need(facts.pcie.functions):
-        if not (function.vendor and function.device and function.class_code):
+        if gpu_ids.may_be_gpu(function.vendor, function.class_code) and function.bdf not in told:
             yield Finding(
                 "gpu.enumeration",
                 Subject("gpu", function.bdf),
@@ -262,6 +342,16 @@ def enumeration(facts: Facts, expectation: Expectation, previous: Facts | None =
     gpus = need(facts.pcie.gpus)
     for gpu in gpus:
         yield _state(facts, gpu, previous)
+        if gone(facts, gpu) is not None and not _loss_logged(facts, gpu):
+            yield Finding(
+                "gpu.lost",
+                subject(gpu),
+                Status.fail,
+                seen=f"{name(gpu)} is listed, but it does not answer: it reads all ones",
+                wanted="on the bus",
+                source=gpu.answers.source,
+                next_step="systemctl reboot  # then check power, riser and slot of this card",
+            )
     yield from _expected(facts, expectation, previous)
     if not gpus and not expectation.gpus.expected:
         yield Finding(
@@ -313,6 +403,21 @@ def _number(text: str) -> int:
     return int(found[-1], 16) if found else 0
 
 
+def small_by_log(facts: Facts, bdf: str, vram: int) -> tuple[str, int] | None:
+    """What the driver says of a BAR that does not reach all memory, and the memory; None where it says no such thing.
+
+    vram: bytes, 0 when not known. A BAR is a power of two, so one that is too small reaches two thirds at most; what
+    the driver keeps for itself is far less than a quarter.
+    """
+    for event in reversed(events(facts, bdf, "bar.small", "bar.vram", "bar.visible")):
+        size_, visible = (_number(event.details.get(key, "")) for key in ("size", "visible"))
+        memory = size_ or vram
+        if event.kind == "bar.small" or (visible and memory and visible < memory * 3 // 4):
+            of = f" of {size(memory)}" if memory else ""
+            return f"the driver says small BAR{f': {size(visible)}{of} in reach' if visible else ''}", memory
+    return None
+
+
 def wanted_bar(facts: Facts, gpu: Gpu) -> int:
     """Bytes that BAR 2 should have: VRAM rounded up to a power of two, no more than the card offers; 0 not known."""
     known = gpu_ids.product(gpu.vendor, gpu.device)
@@ -330,19 +435,34 @@ def rebar(facts: Facts, expectation: Expectation, previous: Facts | None = None)
 
     Why: with a BAR of 256 MiB the compute runtime refuses an xe card, which then vanishes from Level Zero although
     lspci and the driver show it (compute-runtime#872). The size of BAR 2, the driver's line "Small BAR device" and
-    its line about VRAM are three witnesses; any one of them is enough (media-driver#1917).
+    its line about VRAM are three witnesses; any one of them is enough (media-driver#1917). Level Zero's own refusal,
+    printed by xpu-smi, is one where nothing else was read, and a warning where sysfs disagrees.
     """
+    for bdf in unlisted(facts):
+        if (said := small_by_log(facts, bdf, 0)) is not None:
+            least = 1 << (said[1] - 1).bit_length() if said[1] else 0
+            source = facts.kernel_log.events.source or "kernel log"
+            step = _bar_step(facts, bdf, least)
+            yield Finding("rebar", Subject("gpu", bdf), Status.fail, said[0], _bar_words(least), source, step)
     judged = [gpu for gpu in cards(facts) if gpu.vendor == gpu_ids.INTEL]
     if not judged:
         yield Finding("rebar", HOST, Status.not_applicable, seen="no Intel card in use", source=facts.pcie.gpus.source)
     for gpu in judged:
         wanted = wanted_bar(facts, gpu)
-        small = events(facts, gpu.bdf, "bar.small")
+        known = gpu_ids.product(gpu.vendor, gpu.device)
+        small = small_by_log(facts, gpu.bdf, known.vram or 0 if known is not None else 0)
+        refused = gpu.bdf in (facts.xpu_smi.small_bars.value or ())
         bar = gpu.bars.value[2] if gpu.bars.value is not None else None
-        if small and (bar is None or bar > SMALL):
-            visible = _number(small[-1].details.get("visible", ""))
-            seen = f"the driver says small BAR{f': {size(visible)} in reach' if visible else ''}"
-            bad, source = True, facts.kernel_log.events.source or "kernel log"
+        warned = False
+        if (cause := gone(facts, gpu)) is not None:
+            seen = "the card does not answer; what lspci prints then is the kernel's memory of it"
+            yield Finding("rebar", subject(gpu), Status.unknown, seen, source=gpu.answers.source, cause=cause)
+            continue
+        if small is not None and (bar is None or bar > SMALL):
+            seen, bad, source = small[0], True, facts.kernel_log.events.source or "kernel log"
+        elif refused and (bar is None or (bar > SMALL and bar >= wanted)):
+            seen = "Level Zero says small BAR" + (f", while BAR 2 is {size(bar)}" if bar else "")
+            bad, warned, source = True, bar is not None, facts.xpu_smi.small_bars.source
         elif bar is None:
             yield unknown("rebar", gpu.bars, subject(gpu))
             continue
@@ -351,17 +471,24 @@ def rebar(facts: Facts, expectation: Expectation, previous: Facts | None = None)
             bad, source = bar <= SMALL or bar < wanted, gpu.bars.source
         if events(facts, gpu.bdf, "bar.resize_failed") and bad:
             seen += "; the kernel tried to resize it and failed"
-        if is_virtual(facts):
-            window = f" and a 64-bit window of {size(wanted)} or more" if wanted else ""
-            step = f"on the hypervisor: resizable BAR for the card at {gpu.bdf}{window}"
-        else:
-            step = FIRMWARE
         yield Finding(
             "rebar",
             subject(gpu),
-            Status.fail if bad else Status.ok,
+            Status.warn if warned else Status.fail if bad else Status.ok,
             seen=seen,
-            wanted=f"{size(wanted)} or more" if wanted else f"more than {size(SMALL)}",
+            wanted=_bar_words(wanted),
             source=source,
-            next_step=step if bad else "",
+            next_step=_bar_step(facts, gpu.bdf, wanted) if bad else "",
         )
+
+
+def _bar_words(wanted: int) -> str:
+    return f"{size(wanted)} or more" if wanted else f"more than {size(SMALL)}"
+
+
+def _bar_step(facts: Facts, bdf: str, wanted: int) -> str:
+    """What to do about a BAR that is too small. wanted: bytes, 0 when not known."""
+    if not is_virtual(facts):
+        return FIRMWARE
+    window = f" and a 64-bit window of {size(wanted)} or more" if wanted else ""
+    return f"on the hypervisor: resizable BAR for the card at {bdf}{window}"

@@ -11,7 +11,7 @@ from ..onhost.gather import Facts
 from ..onhost.reader import Reading
 from ..onhost.readings import gpu_ids
 from ..onhost.readings.pcie import Gpu, Hop
-from .gpu import cards, is_virtual
+from .gpu import cards, gone, is_virtual
 
 GENERATIONS = {2.5: "Gen1", 5.0: "Gen2", 8.0: "Gen3", 16.0: "Gen4", 32.0: "Gen5", 64.0: "Gen6", 128.0: "Gen7"}
 WIDTH, SPEED, UNEQUAL = "pcie.link.width", "pcie.link.speed", "pcie.link.asymmetry"
@@ -21,11 +21,12 @@ WIDTH, SPEED, UNEQUAL = "pcie.link.width", "pcie.link.speed", "pcie.link.asymmet
 class Link:
     """One link that is judged: its upper and lower end, and the cards below it.
 
+    upper: None where the port above was not recorded, so that only the lower end's own capability is known.
     speed, width: what it should have (see `wanted`), None where that is not known. declared: by ``slot_link``.
     """
 
     lower: Hop
-    upper: Hop
+    upper: Hop | None
     gpus: tuple[Gpu, ...]
     declared: bool
     wanted_speed: float | None
@@ -37,11 +38,11 @@ class Link:
 
     @property
     def speed(self) -> Reading[float]:
-        return self.lower.speed.or_(self.upper.speed)
+        return self.lower.speed.or_(self.upper.speed) if self.upper is not None else self.lower.speed
 
     @property
     def width(self) -> Reading[int]:
-        return self.lower.width.or_(self.upper.width)
+        return self.lower.width.or_(self.upper.width) if self.upper is not None else self.lower.width
 
 
 def generation(speed: float) -> str:
@@ -82,23 +83,29 @@ def port_is_virtual(facts: Facts, gpu: Gpu) -> bool:
 def links(facts: Facts, expectation: Expectation) -> list[Link]:
     """Every link on the way to a card that says something: the one that crosses the slot, and those above it.
 
-    Inside a switch there is no link, and the links inside a card say nothing (Intel KB 000094587).
+    Inside a switch there is no link, and the links inside a card say nothing (Intel KB 000094587). Where a way begins
+    with the lower end of a link, that link is one too, although its upper end is not there.
     """
     below: dict[str, list[Gpu]] = {}
-    ends: dict[str, tuple[Hop, Hop]] = {}
+    ends: dict[str, tuple[Hop, Hop | None]] = {}
     for gpu in cards(facts):
         if port_is_virtual(facts, gpu):
             continue
-        for upper, lower in zip(gpu.path, gpu.path[1:], strict=False):
-            if lower.inner or upper.role not in ("root_port", "switch_downstream") or lower.role == "bridge":
+        top = gpu.path[0]
+        if top.crosses_slot or (top.role.endswith("_upstream") and not top.inner):
+            ends[top.bdf] = (top, None)
+            below.setdefault(top.bdf, []).append(gpu)
+        for port, lower in zip(gpu.path, gpu.path[1:], strict=False):
+            if lower.inner or port.role not in ("root_port", "switch_downstream") or lower.role == "bridge":
                 continue
-            ends[lower.bdf] = (lower, upper)
+            ends[lower.bdf] = (lower, port)
             below.setdefault(lower.bdf, []).append(gpu)
     found = []
     for bdf, (lower, upper) in sorted(ends.items()):
-        slot = expectation.slot_link.get(bdf) or expectation.slot_link.get(upper.bdf)
-        speed = wanted(lower.max_speed.value, upper.max_speed.value, slot.speed if slot else None)
-        width = wanted(lower.max_width.value, upper.max_width.value, slot.width if slot else None)
+        slot = expectation.slot_link.get(bdf) or (expectation.slot_link.get(upper.bdf) if upper is not None else None)
+        most = (upper.max_speed.value, upper.max_width.value) if upper is not None else (None, None)
+        speed = wanted(lower.max_speed.value, most[0], slot.speed if slot else None)
+        width = wanted(lower.max_width.value, most[1], slot.width if slot else None)
         found.append(
             Link(lower, upper, tuple(below[bdf]), slot is not None, speed, int(width) if width is not None else None)
         )
@@ -118,19 +125,21 @@ def faulted(facts: Facts, link: Link) -> str:
     )
 
 
-def _unread(id: str, link: Link, current: Reading[float] | Reading[int], what: str) -> Finding:
+def _unread(facts: Facts, id: str, link: Link, current: Reading[float] | Reading[int], what: str) -> Finding:
     """The finding for a link of which too little could be read."""
-    lower, upper = (
-        (link.lower.max_width, link.upper.max_width)
-        if what == "width"
-        else (link.lower.max_speed, link.upper.max_speed)
-    )
-    for reading, where in ((current, link.lower.bdf), (lower, link.lower.bdf), (upper, link.upper.bdf)):
+    name = f"max_{what}"
+    ends = [(current, link.lower.bdf), (getattr(link.lower, name), link.lower.bdf)]
+    if link.upper is not None:
+        ends.append((getattr(link.upper, name), link.upper.bdf))
+    cause = next((cause for gpu in link.gpus if (cause := gone(facts, gpu)) is not None), None)
+    for reading, where in ends:
         if reading.value is None:
             reason = f"{reading.unread}: {reading.detail}" if reading.detail else str(reading.unread)
             seen = f"{what} of {where} not read: {reason}"
-            return Finding(id, link.subject, Status.unknown, seen=seen, source=reading.source)
-    raise AssertionError("called for a link that was read")
+            return Finding(id, link.subject, Status.unknown, seen=seen, source=reading.source, cause=cause)
+    now, own = (f"x{one.value}" if what == "width" else f"{one.value:g} GT/s" for one, _ in ends[:2])
+    seen = f"{now} of {own}; the port above {link.lower.bdf} was not recorded, so what the slot gives is not known"
+    return Finding(id, link.subject, Status.unknown, seen=seen, source=current.source)
 
 
 def _low(facts: Facts, link: Link, id: str, seen: str, wanted: str, source: str) -> Finding:
@@ -162,17 +171,29 @@ def _low(facts: Facts, link: Link, id: str, seen: str, wanted: str, source: str)
     return Finding(id, link.subject, Status.fail, seen, wanted, source, reseat)
 
 
+def is_hopeless(speed: float, own: float) -> bool:
+    """Is a speed under load too low for any slot that this card is put in?
+
+    Own: the first two generations, and two below what the card can (system76-power#393: 16 GT/s fell to 2.5 in use).
+
+    >>> is_hopeless(2.5, 16.0), is_hopeless(8.0, 16.0), is_hopeless(8.0, 32.0)
+    (True, False, False)
+    """
+    steps = sorted(GENERATIONS)
+    return speed <= 5.0 and speed in steps and own in steps and steps.index(own) - steps.index(speed) >= 2
+
+
 def judge_width(facts: Facts, link: Link) -> Finding:
     """Width of one link. It does not drop while a card is idle, so every reading counts (club-3090#585)."""
     width, best, own = link.width, link.wanted_width, link.lower.max_width.value
+    if width.value == 0 and (best or own):
+        return _low(facts, link, WIDTH, "the link is down (x0)", f"x{best or own}", width.source)
     if width.value is None or (best is None and width.value != own):
-        return _unread(WIDTH, link, width, "width")
+        return _unread(facts, WIDTH, link, width, "width")
     best = best if best is not None else width.value
-    if width.value == 0:
-        return _low(facts, link, WIDTH, "the link is down (x0)", f"x{best}", width.source)
     if width.value < best:
         return _low(facts, link, WIDTH, f"x{width.value}", f"x{best}", width.source)
-    if not link.declared and own is not None and best < own:
+    if not link.declared and own is not None and best < own and link.upper is not None:
         # Named with its generation only where the speed is the best one too.
         best_speed = link.wanted_speed if link.wanted_speed == link.speed.value else None
         seen = f"{f'{generation(best_speed)} ' if best_speed else ''}x{width.value}"
@@ -189,13 +210,20 @@ def judge_speed(facts: Facts, link: Link) -> Finding:
         return Finding(
             SPEED, link.subject, Status.unknown, seen="the link is down", source=link.width.source, cause=down
         )
-    if speed.value is None or (best is None and speed.value != own):
-        return _unread(SPEED, link, speed, "speed")
+    seen = f"{speed.value:g} GT/s ({generation(speed.value)})" if speed.value is not None else ""
+    if speed.value is None or own is None or (best is None and speed.value > own):
+        if speed.value is None or best is None:
+            return _unread(facts, SPEED, link, speed, "speed")
+    elif best is None and speed.value < own:
+        # Without the port above only a reading that no slot explains decides, and an idle one says nothing.
+        idles = not facts.options.under_load and not any(gpu.vendor == gpu_ids.INTEL for gpu in link.gpus)
+        if idles or (facts.options.under_load and is_hopeless(speed.value, own)):
+            return _low(facts, link, SPEED, seen, f"up to {own:g} GT/s ({generation(own)})", speed.source)
+        return _unread(facts, SPEED, link, speed, "speed")
     best = best if best is not None else speed.value
-    seen = f"{speed.value:g} GT/s ({generation(speed.value)})"
     if speed.value < best:
         return _low(facts, link, SPEED, seen, f"{best:g} GT/s ({generation(best)})", speed.source)
-    if not link.declared and own is not None and best < own:
+    if not link.declared and own is not None and best < own and link.upper is not None:
         lanes = f" x{link.wanted_width}" if link.wanted_width == link.width.value else ""
         seen = f"at the host's maximum ({generation(speed.value)}{lanes})"
         return Finding(SPEED, link.subject, Status.info, seen=seen, source=link.upper.max_speed.source)
@@ -263,11 +291,12 @@ def link(facts: Facts, expectation: Expectation, previous: Facts | None = None) 
     for one in all_links:
         raised, own, best = less.get(one.lower.bdf, ("", "", ""))
         for finding in (judge_width(facts, one), judge_speed(facts, one)):
-            if finding.id == raised and finding.status in (Status.ok, Status.info):
+            open_ = finding.status is Status.unknown and one.upper is None and one.width.value is not None
+            if finding.id == raised and (finding.status in (Status.ok, Status.info) or open_):
                 yield replace(
                     finding,
                     status=Status.warn,
-                    seen=f"{own}, all that this slot gives",
+                    seen=f"{own}, {'the port above was not recorded' if open_ else 'all that this slot gives'}",
                     wanted=f"{best}, as the other card of the same kind",
                     next_step=f"move the card at {one.lower.bdf} to a slot with {best}, or declare slot_link for it",
                 )

@@ -46,6 +46,8 @@ def power_control(facts: Facts, expectation: Expectation, previous: Facts | None
         )
     elif on and not unread:
         yield Finding("gpu.power_control", HOST, Status.ok, seen="on", wanted="on", source=on[0].power_control.source)
+    elif any(not gpu.listed for gpu in judged):
+        yield unknown("gpu.power_control", next(gpu.power_control for gpu in judged if not gpu.listed))
     elif not unread:
         yield Finding(
             "gpu.power_control", HOST, Status.not_applicable, seen="no Intel card in use", source=facts.pcie.gpus.source
@@ -63,7 +65,9 @@ def runtime_status(facts: Facts, expectation: Expectation, previous: Facts | Non
     for gpu in judged:
         status = gpu.runtime_status
         if status.value is None:
-            if status.unread != "absent":  # a kernel without runtime power management has no such file
+            if (
+                status.unread != "absent" or not gpu.listed
+            ):  # a kernel without runtime power management has no such file
                 yield unknown("gpu.runtime_status", status, subject(gpu))
         elif status.value == "error":
             yield Finding(

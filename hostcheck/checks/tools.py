@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from .gpu import SMALL, cards, subject
 TOOL = Subject("tool", "xpu-smi")
 XE_SUPPORT = (1, 3)
 REGRESSIONS = ((2, 0, 1), (2, 1, 0))  # names and temperatures missing, devices missing: intel/xpumanager#158
+DAEMON = re.compile(r"(?i)service status error")
 ORDER = (Status.warn, Status.unknown, Status.info)
 
 
@@ -166,7 +168,9 @@ def xpu_smi(facts: Facts, expectation: Expectation, previous: Facts | None = Non
     ]
     hidden = [gpu for gpu in missing if small(gpu)]
     family = (facts.identity.os_id.value or "") in ("debian", "ubuntu")
-    update = "apt-get install --only-upgrade xpu-smi" if family else "dnf upgrade xpu-smi"
+    step = "apt-get install --only-upgrade xpu-smi" if family else "dnf upgrade xpu-smi"
+    if any(DAEMON.search(problem.text) for problem in problems):
+        step = "systemctl start xpum"  # the client is sound; its service does not run
     yield Finding(
         "tool.xpu_smi",
         TOOL,
@@ -174,7 +178,7 @@ def xpu_smi(facts: Facts, expectation: Expectation, previous: Facts | None = Non
         seen="; ".join(problem.text for problem in problems[:3]),
         wanted=f"all {plural(len(bound), 'bound GPU')}",
         source=smi.devices.source,
-        next_step=update if problems[0].status is Status.warn and not hidden else "",
+        next_step=step if problems[0].status is Status.warn and not hidden else "",
         # Level Zero leaves out a card with a small BAR on purpose (intel/compute-runtime#872)
         cause=Cause("rebar", subject(hidden[0])) if hidden and len(hidden) == len(missing) else None,
     )

@@ -128,6 +128,8 @@ def test_forced_on_is_a_warning_and_a_kernel_without_aspm_is_not_applicable() ->
     assert one(recording(intel(), cmdline="pcie_aspm=force")).status.value == "warn"
     made = recording(intel())
     del made["files"][POLICY]
+    assert one(made).status.value == "unknown"
+    made["files"]["/sys/module/pcie_aspm/"] = ""
     assert one(made).status.value == "not_applicable"
     made["files"][POLICY] = {"error": "EACCES"}
     assert one(made).status.value == "unknown"

@@ -88,7 +88,9 @@ def test_link_is_that_of_the_first_express_capability() -> None:
         ("10000:E1:00.0 Non-Volatile memory controller [0108]: Sandisk [15b7:5030] (prog-if 02 [NVM Express])",
          "10000:e1:00.0", ("010802", "15b7", "5030")),
         ("01:00.0 0604: 8086:e2ff (rev 01)", "0000:01:00.0", ("060400", "8086", "e2ff")),
-        ("01:00.0 PCI bridge: Intel Corporation Device e2ff (rev 01)", "0000:01:00.0", ("", "", "")),
+        ("01:00.0 PCI bridge: Intel Corporation Device e2ff (rev 01)", "0000:01:00.0", ("060400", "", "")),
+        ("01:00.0 VGA compatible controller: Intel Corporation Device e223", "0000:01:00.0", ("030000", "", "")),
+        ("01:00.0 Flux compensator: Intel Corporation Device e223", "0000:01:00.0", ("", "", "")),
     ],
 )  # fmt: skip
 def test_first_line_of_a_function(head: str, bdf: str, ids: tuple[str, str, str]) -> None:

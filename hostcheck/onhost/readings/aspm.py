@@ -19,6 +19,7 @@ class Aspm:
     policy: word in brackets in the policy file, e.g. ``default``.
     offered: every word of that file, in its order.
     command_line: value of ``pcie_aspm=`` on the kernel command line, or ``""``.
+    modules: is the directory there in which the policy file would be? Asked only where that file is absent.
     pci: every word of ``pci=`` on it, e.g. ``noaer``. pcie_ports: value of ``pcie_ports=``, or ``""``.
     """
 
@@ -27,6 +28,7 @@ class Aspm:
     command_line: Reading[str]
     pci: Reading[tuple[str, ...]]
     pcie_ports: Reading[str]
+    modules: Reading[bool] = Reading.no("not_asked", "the policy file was there")
 
 
 def parse_policy(text: str) -> tuple[str, tuple[str, ...]]:
@@ -124,4 +126,5 @@ def read(reader: Reader) -> Aspm:
         command_line=command_line.then(parse_command_line),
         pci=command_line.then(parse_pci),
         pcie_ports=command_line.then(parse_pcie_ports),
+        modules=reader.names("/sys/module").then(lambda _: True) if policy.unread == "absent" else Aspm.modules,
     )

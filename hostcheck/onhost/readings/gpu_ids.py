@@ -105,6 +105,17 @@ CARD_PORTS = frozenset(
     | {(AMD, device) for device in ("1470", "1471", "1478", "1479")}
 )
 
+# Those of them whose upper link lies inside the card.
+INNER_PORTS = frozenset({(INTEL, "4fa4"), (INTEL, "e2f0"), (INTEL, "e2f1"), (AMD, "1471"), (AMD, "1479")})
+
+# Vendors whose cards have no switch of their own: the link of the GPU function is the one that crosses the slot.
+WITHOUT_SWITCH = (NVIDIA,)
+
+GPU_CLASSES = ("03", "1200", "0b40")
+
+# Which driver speaks in a line of the kernel log, by the family of its event.
+SPEAKERS = {"xe": "xe", "i915": "i915", "amdgpu": "amdgpu", "nvrm": "nvidia"}
+
 # Vendors of ports that exist only in a virtual machine: Red Hat (QEMU), VMware, Microsoft, Xen, virtio.
 VIRTUAL_VENDORS = ("1b36", "15ad", "1414", "5853", "1af4")
 
@@ -138,7 +149,37 @@ def is_gpu(vendor: str, class_code: str) -> bool:
     >>> is_gpu("8086", "030000"), is_gpu("1a03", "030000"), is_gpu("8086", "060400")
     (True, False, False)
     """
-    return vendor in VENDORS and class_code.startswith(("03", "1200", "0b40"))
+    return vendor in VENDORS and class_code.startswith(GPU_CLASSES)
+
+
+def may_be_gpu(vendor: str, class_code: str) -> bool:
+    """May a function be a GPU, of which too little could be read to tell? An id that was not read is ``""``.
+
+    >>> may_be_gpu("", ""), may_be_gpu("", "030000"), may_be_gpu("8086", ""), may_be_gpu("", "060400")
+    (True, True, True, False)
+    """
+    if vendor and class_code:
+        return False
+    return (not vendor or vendor in VENDORS) and (not class_code or class_code.startswith(GPU_CLASSES))
+
+
+def vendor_of(driver: str) -> str:
+    """Vendor of the GPUs that a driver is for; ``""`` for any other driver.
+
+    >>> vendor_of("i915"), vendor_of("nvme")
+    ('8086', '')
+    """
+    return next((vendor for vendor, drivers in DRIVERS.items() if driver in drivers), "")
+
+
+def speaker(kind: str, details: dict[str, str]) -> str:
+    """The GPU driver that an event of the kernel log comes from, by its kind and details; ``""`` for all others.
+
+    >>> speaker("guc.loaded", {"driver": "xe"}), speaker("nvrm.xid", {}), speaker("probe_failed", {"driver": "nvme"})
+    ('xe', 'nvidia', '')
+    """
+    named = details.get("driver", "").rpartition(", ")[2] or SPEAKERS.get(kind.partition(".")[0], "")
+    return named if vendor_of(named) else ""
 
 
 def holds_for_another(driver: str) -> bool:

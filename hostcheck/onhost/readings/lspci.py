@@ -28,6 +28,8 @@ LINK_CTL = re.compile(r"^\s*LnkCtl:\s+ASPM (Disabled|L0s L1 Enabled|L0s Enabled|
 REGION = re.compile(r"^\s+Region (\d): .*\[size=(\d+)([KMGT]?)\]")
 BUSES = re.compile(r"^\s+Bus: primary=([0-9a-f]{2}), secondary=([0-9a-f]{2}), subordinate=([0-9a-f]{2})", re.IGNORECASE)
 DRIVER = re.compile(r"^\s+Kernel driver in use: (\S+)")
+# A block with one of these was printed with -v or -k, so it names the driver where one is bound.
+TOLD = re.compile(r"^\s+(?:Control|Status|Flags|Subsystem|DeviceName|Kernel modules|Interrupt):? ")
 SUBSYSTEM = re.compile(r"^\s+Subsystem: .*\[([0-9a-f]{4}:[0-9a-f]{4})\]", re.IGNORECASE)
 SLOT = re.compile(r"^\s+Physical Slot: (\S+)")
 BAR_SIZES = re.compile(r"^\s+BAR (\d): current size: \S+, supported: (.*)$")
@@ -43,6 +45,36 @@ PORT_TYPES = (
     ("Legacy Endpoint", 1),
     ("Endpoint", 0),
 )
+# Classes by the words that lspci writes without -nn (pci.ids), as far as they matter for telling what is no GPU.
+CLASSES = {
+    "VGA compatible controller": "0300",
+    "XGA compatible controller": "0301",
+    "3D controller": "0302",
+    "Display controller": "0380",
+    "Processing accelerators": "1200",
+    "Co-processor": "0b40",
+    "PCI bridge": "0604",
+    "Host bridge": "0600",
+    "ISA bridge": "0601",
+    "RAM memory": "0500",
+    "Audio device": "0403",
+    "Multimedia audio controller": "0401",
+    "USB controller": "0c03",
+    "SMBus": "0c05",
+    "Serial bus controller": "0c80",
+    "Ethernet controller": "0200",
+    "Network controller": "0280",
+    "Non-Volatile memory controller": "0108",
+    "SATA controller": "0106",
+    "RAID bus controller": "0104",
+    "Serial Attached SCSI controller": "0107",
+    "IOMMU": "0806",
+    "System peripheral": "0880",
+    "Signal processing controller": "1180",
+    "Communication controller": "0780",
+    "Serial controller": "0700",
+    "Encryption controller": "1080",
+}
 SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -50,8 +82,9 @@ SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 class Device:
     """One function of the listing.
 
-    vendor, device, class_code: "" where the listing has no numbers. dead: it does not answer (``rev ff``, header
-    type 7f). denied: capabilities were refused. speeds in GT/s, None where the text says unknown or nothing.
+    vendor, device: "" where the listing has no numbers; class_code: then by its words, else "". dead: it does not
+    answer (``rev ff``, header type 7f). denied: capabilities were refused. told: a driver would be named here if one
+    was bound. speeds in GT/s, None where the text says unknown or nothing.
     buses: (primary, secondary, subordinate) of a bridge. regions, bar_sizes: BAR number -> bytes.
     """
 
@@ -64,6 +97,7 @@ class Device:
     slot: str = ""
     dead: bool = False
     denied: bool = False
+    told: bool = False
     port_type: int | None = None
     max_speed: float | None = None
     max_width: int | None = None
@@ -97,7 +131,7 @@ def _head(match: re.Match[str]) -> Device:
     if numeric:
         device.class_code, device.vendor, device.device = (part.lower() for part in numeric.groups())
     else:
-        device.class_code = kind.group(1).lower() if kind else ""
+        device.class_code = kind.group(1).lower() if kind else CLASSES.get(title.partition(":")[0], "")
         device.vendor, device.device = (part.lower() for part in ids[-1]) if ids else ("", "")
     interface = INTERFACE.search(title)
     if device.class_code:
@@ -127,6 +161,7 @@ def _take(device: Device, line: str, capability: str | None, express: int) -> No
     """Put one line of a function where it belongs. capability: the title it stands under, None before the first."""
     if "!!! Unknown header type 7f" in line:
         device.dead = True
+    device.told = device.told or TOLD.match(line) is not None
     # Some devices print several link blocks; the link is the one of their first express capability.
     if capability is None or (capability.startswith("Express") and express == 1):
         if match := LINK_CAP.match(line):

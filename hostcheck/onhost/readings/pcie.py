@@ -4,6 +4,9 @@ Reading must do no harm. What a sleeping card would be woken by, and what would 
 faulted, is not read at all; `Touch` decides it from the power state and the kernel log before anything else is read.
 
 Link values come from configuration space, else from sysfs, else from the text of lspci.
+
+A recording may be a part of a host: a listing of lspci, a few files, a log. What such a part does not hold is unread;
+it is absent only where the directory that would hold it was read as well (`is_listed`).
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from ..reader import Reader, Reading
 from . import config_space, gpu_ids, lspci
 from .config_space import AerRegisters as AerRegisters
 from .config_space import ConfigSpace
-from .kernel_log import KernelLog
+from .kernel_log import Event, KernelLog
 
 if TYPE_CHECKING:
     from ..gather import Options
@@ -26,9 +29,15 @@ T = TypeVar("T")
 N = TypeVar("N", int, float)
 
 DEVICES = "/sys/bus/pci/devices"
+MODULES = "/proc/modules"
 BDF = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 LINK_FILES = ("clkpm", "l0s_aspm", "l1_aspm", "l1_1_aspm", "l1_2_aspm", "l1_1_pcipm", "l1_2_pcipm")
+DRM, DRM_NODE = "/sys/class/drm", r"(card|renderD)\d+"
 ASLEEP = ("suspended", "suspending", "resuming")
+# Files that every function has in sysfs; as many of them as this, and its directory is taken for whole.
+EVERYWHERE = ("power/control", "power/runtime_status", "subsystem_vendor", "subsystem_device")
+REFUSALS = ("probe_failed", "not_supported_by_driver")  # what a driver says of a GPU that it does not take
+MORE = ("resource", "numa_node", "config")
 
 
 @dataclass(frozen=True)
@@ -37,7 +46,8 @@ class Function:
 
     bdf: address with its domain, lower case. vendor, device, class_code: hexadecimal without 0x, e.g. ``8086``,
     ``e223``, ``030000``. driver: ``""`` when none is bound. parent: BDF of the bridge above, ``""`` at a root port.
-    root_port: the first of its ancestors, ``""`` when it has none.
+    root_port: the first of its ancestors, ``""`` when it has none. port_type: of its express capability, where a
+    listing told it.
     """
 
     bdf: str
@@ -47,6 +57,7 @@ class Function:
     driver: str
     parent: str
     root_port: str
+    port_type: int | None = None
 
 
 @dataclass(frozen=True)
@@ -122,6 +133,8 @@ class Gpu:
     survivability: the xe driver runs it in survivability mode. coredump: a devcoredump node exists for it.
     uplink: BDF of the card-side port whose upper link crosses the slot; ``""`` when it cannot be seen.
     path: root port first, the GPU last. siblings: other functions of the same card.
+    listed: its directory in sysfs was read, so that a file which is absent there does not exist.
+    answers: False when it gives all ones, as a card does that left the bus.
     """
 
     bdf: str
@@ -145,13 +158,16 @@ class Gpu:
     uplink: str
     path: tuple[Hop, ...]
     siblings: tuple[str, ...]
+    listed: bool = True
+    answers: Reading[bool] = Reading.no("not_asked", "not read by this version")
 
 
 @dataclass(frozen=True)
 class Pcie:
     """PCI Express of a host.
 
-    functions: every PCI function. gpus: every GPU function, by BDF. drivers: PCI drivers that are registered.
+    functions: every PCI function. gpus: every GPU function, by BDF; unread where a function may be one and no other is.
+    drivers: PCI drivers that are registered. modules: loaded modules, where the drivers could not be listed.
     force_probe: words of the kernel command line that set force_probe of a driver, e.g. ``xe.force_probe=e223``.
     background: correctable error counters of functions that lie on no path to a GPU and have counted any.
     """
@@ -161,6 +177,7 @@ class Pcie:
     drivers: Reading[tuple[str, ...]]
     force_probe: Reading[tuple[str, ...]]
     background: Reading[dict[str, dict[str, int]]]
+    modules: Reading[tuple[str, ...]] = Reading.no("not_asked", "the registered drivers tell")
 
 
 def path_bdfs(gpu: Gpu) -> set[str]:
@@ -295,6 +312,23 @@ def parse_force_probe(command_line: str) -> tuple[str, ...]:
     return tuple(word for word in words if re.match(r'"?\w+\.force_probe=', word))
 
 
+def parse_modules(text: str) -> tuple[str, ...]:
+    """Return the names of the loaded modules, as ``/proc/modules`` or lsmod writes them.
+
+    >>> parse_modules("xe 3031040 0 - Live 0x0000000000000000\\ndrm_buddy 24576 1 xe, Live 0x0\\n")
+    ('xe', 'drm_buddy')
+
+    Raises ValueError for a line that is not a name and a size.
+    """
+    found = []
+    for line in text.splitlines():
+        words = line.split()
+        if words and not (len(words) > 1 and re.fullmatch(r"\w+", words[0]) and words[1].isdigit()):
+            raise ValueError(f"expected a module and its size, got {line!r}")
+        found += words[:1]
+    return tuple(found)
+
+
 # -- structure --------------------------------------------------------------------------------------------------------
 
 
@@ -306,21 +340,42 @@ def is_bridge(function: Function) -> bool:
 def chain(functions: dict[str, Function], bdf: str) -> list[Function]:
     """The way to a function: root port first, the function last."""
     way = [functions[bdf]]
-    while way[0].parent in functions:
+    while way[0].parent in functions and functions[way[0].parent] not in way:
         way.insert(0, functions[way[0].parent])
     return way
 
 
-def card_start(way: Sequence[Function]) -> int:
+def is_cut(way: Sequence[Function], port_type: int | None = None) -> bool:
+    """Does the way begin below a port that was not read? Then its first port is none of the host's.
+
+    port_type: of that first port, where its configuration space was read.
+    """
+    top = way[0]
+    if len(way) == 1:
+        return False
+    kind = top.port_type if port_type is None else port_type
+    if top.parent or kind is not None:
+        return bool(top.parent) or kind in (config_space.UPSTREAM, config_space.DOWNSTREAM)
+    return (top.vendor, top.device) in gpu_ids.CARD_PORTS
+
+
+def leads_down(port: Function, port_type: int | None = None) -> bool:
+    """Is it the downstream port of a switch, so that the link above it is none?"""
+    kind = port.port_type if port_type is None else port_type
+    return kind == config_space.DOWNSTREAM if kind is not None else (port.vendor, port.device) in gpu_ids.INNER_PORTS
+
+
+def card_start(way: Sequence[Function], port_type: int | None = None) -> int:
     """Index, on the way to a GPU, of the function whose upper link crosses the slot.
 
     A card's own switch is of the GPU's vendor: all ports of that vendor directly above the GPU are the card, down
-    from the topmost known card port where there is one. The port at index 0 belongs to the host. A card without a
-    switch of its own crosses the slot with the GPU function.
+    from the topmost known card port where there is one. The port at index 0 belongs to the host, unless the way is cut
+    (`is_cut`). A card without a switch of its own crosses the slot with the GPU function.
     """
     gpu = way[-1]
     first = len(way) - 1
-    while first > 1 and is_bridge(way[first - 1]) and way[first - 1].vendor == gpu.vendor:
+    least = 0 if is_cut(way, port_type) else 1
+    while first > least and is_bridge(way[first - 1]) and way[first - 1].vendor == gpu.vendor:
         first -= 1
     known = [at for at in range(first, len(way) - 1) if (way[at].vendor, way[at].device) in gpu_ids.CARD_PORTS]
     # A switch is an upstream port and a downstream port, so ports come in pairs: an odd one at the top belongs to
@@ -335,7 +390,7 @@ def roles(way: Sequence[Function], port_types: Sequence[int | None]) -> list[str
 
     Below a root port or a downstream port comes an upstream port, below an upstream port a downstream port.
     """
-    start = card_start(way)
+    start = card_start(way, port_types[0])
     kinds = {
         config_space.ROOT_PORT: "root_port",
         config_space.UPSTREAM: "switch_upstream",
@@ -349,8 +404,10 @@ def roles(way: Sequence[Function], port_types: Sequence[int | None]) -> list[str
         above = found[-1] if found else ""
         if at == len(way) - 1:
             role = "gpu"
-        elif at == 0:
+        elif at == 0 and not is_cut(way, port_type):
             role = "root_port"
+        elif at == 0:
+            role = "switch_downstream" if leads_down(function, port_type) else "switch_upstream"
         elif port_type in kinds and port_type != config_space.ROOT_PORT:
             role = kinds[port_type]
         elif not is_bridge(function) or above == "bridge":
@@ -361,6 +418,25 @@ def roles(way: Sequence[Function], port_types: Sequence[int | None]) -> list[str
             role = role.replace("switch_", "card_")
         found.append(role)
     return found
+
+
+def slot_of(way: Sequence[Function], start: int, port_type: int | None = None) -> tuple[int | None, bool]:
+    """Index of the function at the slot, None where it cannot be seen, and whether `start` itself lies inside the card.
+
+    start: of `card_start`. port_type: of the first function of the way, where its configuration space was read.
+    """
+    gpu, last = way[-1], len(way) - 1
+    known = gpu_ids.product(gpu.vendor, gpu.device)
+    if start == last and known is not None and known.family in gpu_ids.INNER_SWITCH:
+        return None, True  # the GPU function of such a card is never at the slot
+    if is_cut(way, port_type):
+        own = start == last and way[-2].vendor == gpu.vendor
+        is_inside = own or (start == 0 and leads_down(way[0], port_type))
+        return (None, True) if is_inside else (start, False)
+    if start > 0:
+        return start, False
+    at_slot = gpu.vendor in gpu_ids.WITHOUT_SWITCH and gpu.bdf.split(":")[-2] != "00"
+    return (0, False) if at_slot else (None, False)
 
 
 def is_integrated(gpu: Function, way: Sequence[Function], functions: Iterable[Function]) -> bool:
@@ -462,20 +538,38 @@ def sleepers(
 # -- readers ----------------------------------------------------------------------------------------------------------
 
 
+def is_listed(reader: Reader, bdf: str) -> bool:
+    """Was the directory of this function read, and not only a few of its files copied by a person?
+
+    Every function has the files of `EVERYWHERE` (two of them without runtime power management) and of `MORE`. Those are
+    read only where nothing can be asleep.
+    """
+    here = f"{DEVICES}/{bdf}"
+
+    def there(names: Iterable[str]) -> list[str]:
+        return [name for name in names if reader.data(f"{here}/{name}").unread != "absent"]
+
+    found = there(EVERYWHERE)
+    if len(found) < len(EVERYWHERE) and "power/runtime_status" not in found:
+        found += there(MORE)
+    return len(found) >= len(EVERYWHERE)
+
+
 def read_functions(
     reader: Reader, listing: Callable[[], Reading[dict[str, lspci.Device]]]
 ) -> Reading[dict[str, Function]]:
     """Every PCI function of the host: cheap, the kernel has all of it cached.
 
-    A recording without any /sys may hold a listing of lspci instead.
+    A recording without this directory may hold a listing of lspci instead.
     """
     names = reader.names(DEVICES)
     if names.value is None:
-        if names.unread == "absent" and reader.names("/sys").unread == "absent":
-            return listing().then(from_listing)
-        if names.unread == "absent" and reader.names("/sys").value is not None:
-            return Reading({}, DEVICES)  # a machine without a PCI bus
-        return names.then(lambda _: {})
+        if names.unread != "absent":
+            return names.then(lambda _: {})
+        buses = reader.names("/sys/bus")
+        if "platform" in (buses.value or ()) and "pci" not in (buses.value or ()):
+            return Reading({}, DEVICES)  # a machine without a PCI bus; every Linux has the other one
+        return listing().then(from_listing)
     found: dict[str, Function] = {}
     for name in names.value:
         bdf = name.lower()
@@ -504,9 +598,9 @@ def from_listing(devices: dict[str, lspci.Device]) -> dict[str, Function]:
         if device.buses is not None
     }
     parents: dict[str, str] = {}
-    for bdf in devices:
+    for bdf, device in devices.items():
         domain, bus, _ = bdf.rsplit(":", 2)
-        parents[bdf] = above.get((domain, bus), "")
+        parents[bdf] = above.get((domain, bus), "") or own_port(device, devices.values())
     found: dict[str, Function] = {}
     for bdf, device in devices.items():
         root, seen = bdf, {bdf}
@@ -521,8 +615,66 @@ def from_listing(devices: dict[str, lspci.Device]) -> dict[str, Function]:
             device.driver,
             parents[bdf] if parents[bdf] != bdf else "",
             root if root != bdf else "",
+            device.port_type,
         )
     return found
+
+
+def own_port(gpu: lspci.Device, devices: Iterable[lspci.Device]) -> str:
+    """The upstream port of a card in a listing without the downstream port between it and the GPU, or ``""``."""
+    if not gpu_ids.is_gpu(gpu.vendor, gpu.class_code):
+        return ""
+    domain, bus, _ = gpu.bdf.rsplit(":", 2)
+    around = [
+        (device.buses[1], device)
+        for device in devices
+        if device.buses is not None
+        and device.bdf.rsplit(":", 2)[0] == domain
+        and device.buses[1] < bus <= device.buses[2]
+    ]
+    if not around:
+        return ""
+    lowest_port = max(around, key=lambda one: one[0])[1]
+    ids = (lowest_port.vendor, lowest_port.device)
+    known = ids in gpu_ids.CARD_PORTS - gpu_ids.INNER_PORTS
+    is_upstream = lowest_port.port_type == config_space.UPSTREAM or (lowest_port.port_type is None and known)
+    return lowest_port.bdf if is_upstream and lowest_port.vendor == gpu.vendor else ""
+
+
+def together(found: dict[str, Function], listed: dict[str, Function]) -> dict[str, Function]:
+    """Functions of sysfs, and of a listing what sysfs does not have of them."""
+    result = dict(found)
+    for bdf, other in listed.items():
+        one = found.get(bdf)
+        if one is None:
+            result[bdf] = other
+        else:
+            result[bdf] = Function(
+                bdf,
+                one.vendor or other.vendor,
+                one.device or other.device,
+                one.class_code or other.class_code,
+                one.driver or other.driver,
+                one.parent or other.parent,
+                one.root_port or other.root_port,
+                other.port_type,
+            )
+    return result
+
+
+def last_driver(events: Iterable[Event], bdf: str) -> str:
+    """The driver that had this GPU on this boot by the log, and whose probe has not failed since; else ``""``."""
+    own = [event for event in events if event.bdf == bdf and not event.previous_boot]
+    said: dict[str, int] = {}
+    for event in own:
+        driver = gpu_ids.speaker(event.kind, event.details)
+        if driver and event.kind not in REFUSALS:
+            said[driver] = max(said.get(driver, event.order_last), event.order_last)
+    for event in own:
+        driver = gpu_ids.speaker(event.kind, event.details)
+        if event.kind in REFUSALS and driver in said and event.order_last >= said[driver]:
+            del said[driver]
+    return max(said, key=lambda driver: said[driver], default="")
 
 
 class Listing:
@@ -536,6 +688,11 @@ class Listing:
         self.reader = reader
         self.useless = ""  # why another question would not be answered either
         self._whole: Reading[dict[str, lspci.Device]] | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Was the whole printed, so that asking about one more function costs nothing?"""
+        return self._whole is not None and self._whole.value is not None
 
     def whole(self) -> Reading[dict[str, lspci.Device]]:
         if self._whole is None:
@@ -693,6 +850,9 @@ class Tree:
         self.slots = slots
         self.nodes: dict[str, list[str]] = {}
         self.coredumps: Reading[tuple[str, ...]] = Reading((), "")
+        self.kernel_log: KernelLog | None = None
+        self.unlisted: frozenset[str] = frozenset()  # GPUs of which a recording holds only parts
+        self.nodes_listed = False
         self._configs: dict[str, Reading[ConfigSpace]] = {}
         self._hops: dict[str, Hop] = {}
 
@@ -704,18 +864,56 @@ class Tree:
 
     def port_type(self, bdf: str) -> int | None:
         space = self.config(bdf).value
-        return space.port_type if space is not None else None
+        return space.port_type if space is not None else self.functions[bdf].port_type
 
     def power(self, bdf: str, name: str) -> Reading[str]:
         return self.reader.line(f"{DEVICES}/{bdf}/power/{name}")
 
     def driver(self, bdf: str) -> Reading[str]:
-        if self.functions[bdf].driver:
-            return Reading(self.functions[bdf].driver, f"{DEVICES}/{bdf}/driver")
+        """The driver of a GPU; ``""`` only where its directory, or a whole block of lspci, shows that there is none."""
         link = self.reader.link(f"{DEVICES}/{bdf}/driver")
-        if link.unread == "absent":
+        if link.unread != "absent":
+            return link.then(lambda target: target.rpartition("/")[2])
+        if bdf not in self.unlisted:
             return Reading("", link.source)
-        return link.then(lambda target: target.rpartition("/")[2])
+        if self.functions[bdf].driver:
+            return Reading(self.functions[bdf].driver, " ".join(lspci.WHOLE))
+        block = self.listing.of(bdf) if self.listing.is_whole else None
+        if block is not None and block.value is not None and block.value.told:
+            return Reading("", block.source)
+        events = self.kernel_log.events if self.kernel_log is not None else None
+        if events is not None and events.value is not None and (driver := last_driver(events.value, bdf)):
+            return Reading(driver, events.source)
+        return Reading.no("absent", "nothing that was recorded says whether a driver is bound", link.source)
+
+    def survivability(self, bdf: str, file: Reading[bool]) -> Reading[bool]:
+        """Survivability mode. Without its file there is none where the directory was read.
+
+        A whole log tells as well, where it has lines of the driver about this card.
+        """
+        if file.unread != "absent":
+            return file
+        if bdf not in self.unlisted:
+            return Reading(False, file.source)
+        log = self.kernel_log
+        said = log.events.value if log is not None else None
+        if log is not None and said is not None and log.complete.value and last_driver(said, bdf):
+            return Reading(any(one.kind == "survivability" and one.bdf in ("", bdf) for one in said), log.events.source)
+        return Reading.no("absent", "neither the file of the driver nor a whole log was recorded", file.source)
+
+    def answers(self, bdf: str) -> Reading[bool]:
+        """Does a GPU answer at all? One that left the bus, or that is in D3cold, reads all ones."""
+        config = self.config(bdf)
+        if config.value is not None or config.unread == "suspended":
+            return config.then(lambda _: True)
+        block = self.listing.of(bdf) if self.listing.is_whole else None
+        by_registers = "does not answer" in config.detail
+        if not by_registers and (block is None or block.value is None or not block.value.dead):
+            return block.then(lambda _: True) if block is not None and block.value is not None else config.then(bool)
+        state = self.reader.line(f"{DEVICES}/{bdf}/power_state").value or ""
+        if state.startswith("D3"):
+            return Reading.no("suspended", f"power_state {state}", f"{DEVICES}/{bdf}/power_state")
+        return Reading(False, config.source if by_registers or block is None else block.source)
 
     def hop(self, function: Function, role: str, crosses: bool, inner: bool) -> Hop:
         bdf = function.bdf
@@ -747,7 +945,8 @@ class Tree:
             aer = read_aer(self.reader, here, role == "root_port")
             registers = from_space(config, "aer", extended=True)
             acs = from_space(config, "acs", extended=True)
-            if text is None and not inner and aspm.unread not in (None, "absent") and files.value is None:
+            asked = not inner and aspm.unread not in (None, "absent") and files.value is None
+            if text is None and config.value is None and (asked or self.listing.is_whole):
                 text = self.listing.of(bdf)
             if text is not None:
                 device = text
@@ -819,14 +1018,12 @@ class Tree:
         bdf = function.bdf
         here = f"{DEVICES}/{bdf}"
         way = chain(self.functions, bdf)
-        start = card_start(way)
-        known = gpu_ids.product(function.vendor, function.device)
-        # The GPU function of such a card is never at the slot: its switch cannot be seen from here.
-        hidden = start == len(way) - 1 and known is not None and known.family in gpu_ids.INNER_SWITCH
-        named = roles(way, [self.port_type(one.bdf) for one in way])
+        types = [self.port_type(one.bdf) for one in way]
+        start = card_start(way, types[0])
+        named = roles(way, types)
+        slot, hidden = slot_of(way, start, types[0])
         path = tuple(
-            self.hop(one, named[at], at == start > 0 and not hidden, at > start or (hidden and at == start))
-            for at, one in enumerate(way)
+            self.hop(one, named[at], at == slot, at > start or (hidden and at == start)) for at, one in enumerate(way)
         )
 
         def quiet(name: str, parse: Callable[[str], T]) -> Reading[T]:
@@ -843,9 +1040,6 @@ class Tree:
             self.reader.line(f"{here}/subsystem_{name}").then(parse_id).value or "" for name in ("vendor", "device")
         ]
         no = self.touch.refusal(bdf, f"{here}/physfn")
-        survivability = of_driver("survivability_mode", lambda _: True)
-        if survivability.unread == "absent":
-            survivability = Reading(False, survivability.source)
         space = self.config(bdf)
         sizes: Reading[tuple[int, ...]] = space.then(lambda one: one.bar_sizes.get(2, ()))
         if sizes.value == ():
@@ -868,13 +1062,15 @@ class Tree:
             bars=self._bars(bdf, quiet("resource", parse_resource)),
             bar_sizes=sizes,
             drm=self._drm(bdf, here),
-            survivability=survivability,
+            survivability=self.survivability(bdf, of_driver("survivability_mode", lambda _: True)),
             coredump=self.coredumps.then(lambda found: bdf in found),
             auto_link_downgrade_capable=of_driver("auto_link_downgrade_capable", parse_number),
             auto_link_downgrade_status=of_driver("auto_link_downgrade_status", parse_number),
-            uplink=path[start].bdf if start > 0 and not hidden else "",
+            uplink=path[slot].bdf if slot is not None else "",
             path=path,
             siblings=siblings(function, way, self.functions.values()),
+            listed=bdf not in self.unlisted,
+            answers=self.answers(bdf),
         )
 
     def _bars(self, bdf: str, resource: Reading[tuple[int, ...]]) -> Reading[tuple[int, ...]]:
@@ -889,15 +1085,17 @@ class Tree:
     def _drm(self, bdf: str, here: str) -> Reading[tuple[DrmNode, ...]]:
         names = set(self.nodes.get(bdf, ()))
         refused = self.touch.refusal(bdf, f"{here}/drm")
-        source = "/sys/class/drm"
+        source = DRM
         if not names:
             if refused is not None:
                 return refused
             listed = self.reader.names(f"{here}/drm")
             if listed.unread not in (None, "absent"):
                 return listed.then(lambda _: ())
+            if listed.unread == "absent" and bdf in self.unlisted and not self.nodes_listed:
+                return Reading.no("absent", "device nodes are not part of this recording", source)
             source = f"{here}/drm"
-            names = {name for name in listed.value or () if re.fullmatch(r"(card|renderD)\d+", name)}
+            names = {name for name in listed.value or () if re.fullmatch(DRM_NODE, name)}
         nodes = []
         for name in sorted(names):
             stat = self.reader.stat(f"/dev/dri/{name}")
@@ -915,11 +1113,33 @@ class Tree:
 def read_nodes(reader: Reader) -> dict[str, list[str]]:
     """BDF -> names of its device nodes, from the links in /sys/class/drm, which lead past the device."""
     found: dict[str, list[str]] = {}
-    for path in reader.children("/sys/class/drm", r"(card|renderD)\d+"):
+    for path in reader.children(DRM, DRM_NODE):
         match = re.search(rf"({BDF})/drm/[^/]+$", (reader.link(path).value or "").lower())
         if match:
             found.setdefault(match.group(1), []).append(path.rpartition("/")[2])
     return found
+
+
+def are_nodes_listed(reader: Reader, nodes: dict[str, list[str]]) -> bool:
+    """Was the directory of all device nodes read, each of them with the device that it belongs to?"""
+    names = reader.names(DRM).value
+    all_nodes = [name for name in names or () if re.fullmatch(DRM_NODE, name)]
+    return names is not None and len(all_nodes) == sum(map(len, nodes.values()))
+
+
+def gpus_of(functions: dict[str, Function], source: str, is_part: bool) -> Reading[tuple[str, ...]]:
+    """Addresses of all GPUs. Where there is none, but a function may be one, whether there is a GPU is not known.
+
+    is_part: not every function of the host was recorded, so that the GPU of a card's port may be among the others.
+    """
+    gpus = tuple(sorted(bdf for bdf, one in functions.items() if gpu_ids.is_gpu(one.vendor, one.class_code)))
+    maybe = [bdf for bdf, one in functions.items() if gpu_ids.may_be_gpu(one.vendor, one.class_code)]
+    ports = [bdf for bdf, one in functions.items() if (one.vendor, one.device) in gpu_ids.CARD_PORTS]
+    if not gpus and maybe:
+        return Reading.no("absent", f"the ids of {', '.join(maybe[:3])} were not read, so it may be a GPU", source)
+    if not gpus and ports and is_part:
+        return Reading.no("absent", f"{ports[0]} is a port of a card whose GPU is not listed", source)
+    return Reading(gpus, source)
 
 
 def read_coredumps(reader: Reader) -> Reading[tuple[str, ...]]:
@@ -971,7 +1191,17 @@ def read(reader: Reader, kernel_log: KernelLog, options: Options) -> Pcie:
     if found is None:
         no: Reading[Any] = functions.then(lambda _: ())
         return Pcie(no, no, drivers, force_probe, no)
-    gpus = sorted(bdf for bdf, one in found.items() if gpu_ids.is_gpu(one.vendor, one.class_code))
+    unlisted: frozenset[str] = frozenset()
+    if functions.source != DEVICES:
+        unlisted = frozenset(found)
+    elif found:
+        asked = [bdf for bdf, one in found.items() if gpu_ids.is_gpu(one.vendor, one.class_code)] or sorted(found)[:1]
+        unlisted = frozenset(bdf for bdf in asked if not is_listed(reader, bdf))
+    if unlisted and functions.source == DEVICES and (printed := listing.whole().then(from_listing).value) is not None:
+        unlisted |= printed.keys() - found.keys()
+        found = together(found, printed)
+    listed = gpus_of(found, functions.source, bool(unlisted))
+    gpus = listed.value or ()
     status: dict[str, Reading[str]] = {}
 
     def state(bdf: str) -> Reading[str]:
@@ -987,12 +1217,16 @@ def read(reader: Reader, kernel_log: KernelLog, options: Options) -> Pcie:
     )
     tree = Tree(reader, found, touch, listing, read_slots(reader) if gpus else {})
     tree.nodes = read_nodes(reader) if gpus else {}
+    tree.nodes_listed = are_nodes_listed(reader, tree.nodes)
     tree.coredumps = coredumps
+    tree.kernel_log = kernel_log
+    tree.unlisted = unlisted
     cards = tuple(tree.gpu(found[bdf]) for bdf in gpus)
     return Pcie(
-        functions=functions.then(lambda all: tuple(all[bdf] for bdf in sorted(all))),
-        gpus=Reading(cards, functions.source),
+        functions=Reading(tuple(found[bdf] for bdf in sorted(found)), functions.source),
+        gpus=listed.then(lambda _: cards),
         drivers=drivers,
         force_probe=force_probe,
         background=read_background(reader, found, cards, touch.asleep),
+        modules=reader.text(MODULES).then(parse_modules) if drivers.value is None else Pcie.modules,
     )

@@ -44,6 +44,7 @@ PLACEHOLDERS = ("", "n/a", "-1", "unknown", "null", "none", "-")
 SURVIVABILITY = re.compile(r"(?i)SURVIVABILITY_MODE_DETECTED|\b(?:0x)?78000020\b|survivab")
 NOTHING = re.compile(r"(?i)\bno (?:GPU )?devices? (?:discovered|found)\b")
 FAILED = re.compile(r"(?im)^\s*error:|service status error|initialization failed|\"errno\"\s*:|ZE_RESULT_ERROR")
+SMALL_BAR = re.compile(r"(?i)small bar detected|resizable bar not detected")
 ADDRESS = re.compile(r"\b(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])\b", re.IGNORECASE)
 
 
@@ -70,6 +71,7 @@ class XpuSmi:
     version, level_zero: e.g. ``2.0.0.20250225`` and ``1.28.6``. devices: of ``discovery -j``; () when it says that
     there are none, which older versions also say when they cannot see the driver. listed: the same of ``discovery``.
     survivability: it speaks of survivability mode, by an error code or as the state of a device.
+    small_bars: cards that Level Zero refuses for their small BAR; it says so on the tool's own output.
     """
 
     version: Reading[str]
@@ -77,6 +79,7 @@ class XpuSmi:
     devices: Reading[tuple[SmiDevice, ...]]
     listed: Reading[tuple[SmiDevice, ...]]
     survivability: Reading[bool]
+    small_bars: Reading[tuple[str, ...]] = Reading.no("not_asked", "not read by this version")
 
 
 # -- parsers ----------------------------------------------------------------------------------------------------------
@@ -346,6 +349,16 @@ def outcome(output: Output, source: str) -> Reading[str]:
     return Reading(None, source, "exit", f"{what}; {said}" if said else what)
 
 
+def parse_small_bars(text: str) -> tuple[str, ...]:
+    """Return the cards that Level Zero refuses for a small BAR, in the words of its versions (compute-runtime#872).
+
+    >>> parse_small_bars("WARNING: Small BAR detected for device 0000:1B:00.0\\n")
+    ('0000:1b:00.0',)
+    """
+    lines = (line for line in text.splitlines() if SMALL_BAR.search(line))
+    return tuple(dict.fromkeys(address for line in lines if (address := parse_address(line))))
+
+
 # -- reader -----------------------------------------------------------------------------------------------------------
 
 
@@ -402,6 +415,10 @@ def mentions(ran: Reading[Output]) -> Reading[bool]:
     return ran.then(lambda output: SURVIVABILITY.search(output.stdout + "\n" + output.stderr) is not None)
 
 
+def small_bars(ran: Reading[Output]) -> Reading[tuple[str, ...]]:
+    return ran.then(lambda output: parse_small_bars(output.stdout + "\n" + output.stderr))
+
+
 def ask(reader: Reader, argv: Sequence[str]) -> tuple[Reading[Output], Reading[str]]:
     ran = reader.run(argv, TIMEOUT)
     if ran.value is None:
@@ -412,7 +429,7 @@ def ask(reader: Reader, argv: Sequence[str]) -> tuple[Reading[Output], Reading[s
 def read(reader: Reader, pcie: Pcie, kernel_log: KernelLog, holders: Holders, options: Options) -> XpuSmi:
     no = held_back(pcie.gpus, kernel_log, holders, options)
     if no is not None:
-        return XpuSmi(no, no, no.then(lambda _: ()), no.then(lambda _: ()), no.then(bool))
+        return XpuSmi(no, no, no.then(lambda _: ()), no.then(lambda _: ()), no.then(bool), no.then(lambda _: ()))
     _, said = ask(reader, VERSION)
     ran, answer = ask(reader, LIST_JSON)
     if "timeout" in (said.unread, answer.unread):  # do not go on asking a card that does not answer
@@ -423,8 +440,10 @@ def read(reader: Reader, pcie: Pcie, kernel_log: KernelLog, holders: Holders, op
             answer.then(parse_json),
             again.then(lambda _: ()),
             mentions(ran),
+            small_bars(ran),
         )
     ran_text, answer_text = ask(reader, LIST_TEXT)
+    refusals = [small_bars(one) for one in (ran, ran_text)]
     claims = [mentions(one) for one in (ran, ran_text)]
     return XpuSmi(
         version=said.then(parse_version),
@@ -432,4 +451,5 @@ def read(reader: Reader, pcie: Pcie, kernel_log: KernelLog, holders: Holders, op
         devices=answer.then(parse_json),
         listed=answer_text.then(parse_text),
         survivability=next((claim for claim in claims if claim.value), claims[0].or_(claims[1])),
+        small_bars=next((one for one in refusals if one.value), refusals[0].or_(refusals[1])),
     )
