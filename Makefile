@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 
-.PHONY: audit test test-long lint bench lab-image clean help
+.PHONY: audit test test-long lint bench probe lab-image clean help
 
 help:
 	@echo 'make audit      audit this machine (read-only); ARGS="..." goes to ansible-playbook'
@@ -16,6 +16,7 @@ help:
 	@echo 'make test-long  the tests that take long as well'
 	@echo 'make lint       ruff, mypy, ansible-lint'
 	@echo 'make bench      timings; exits 1 on a missed ratio'
+	@echo 'make probe      a short latency probe of this CPU; ARGS="..." goes to hostcheck probe'
 	@echo 'make lab-image  the test VM'
 
 $(BIN)/python:
@@ -49,6 +50,9 @@ test-long: $(VENV)/.ready-test
 
 lint: $(VENV)/.ready-test
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/ansible-lint --offline --profile production
+
+probe: $(VENV)/.ready-test
+	@hostcheck probe --device cpu --quick $(ARGS)
 
 bench: $(VENV)/.ready-test
 	@status=0; for one in gather log; do echo "== $$one"; $(BIN)/python -m tests.bench.bench_$$one || status=1; done; exit $$status
