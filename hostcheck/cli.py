@@ -10,6 +10,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -95,7 +96,7 @@ def judge(given: argparse.Namespace, fail_on: str = "fail") -> Any:
         raise BadInput(str(error)) from error
     reader = reader_of(given)
     previous = last_run(name_of(given)) if given.since == "last-run" or not given.recording else None
-    facts = gather(reader, options_of(given))
+    facts = gather(reader, replace(options_of(given), pythons=expected.pythons))
     try:
         return assess(facts, expected, excused, name_of(given), previous, Status(fail_on), since=given.since)
     except ValueError as error:
@@ -447,6 +448,47 @@ def diff(given: argparse.Namespace) -> int:
     return next(number for number in (1, 3, 0) if number in codes)
 
 
+def learn_options(parser: Parser) -> None:
+    source_options(parser)
+    judge_options(parser)
+    parser.add_argument(
+        "hosts",
+        metavar="HOST",
+        nargs="*",
+        help="recordings, facts, reports, the folder of a run, or hosts of the last run; default: this machine",
+    )
+    parser.add_argument("-o", metavar="FILE", dest="output", help="write the file here; default: standard output")
+    parser.add_argument("--group-vars", action="store_true", help="as the variable hostcheck_expect of an inventory")
+
+
+def learn(given: argparse.Namespace) -> int:
+    """Write an expectation file from a good host, or from the common part of several; 3 when nothing was learned."""
+    from . import learn as learned
+    from .diff import hosts
+    from .expectations import Refused, expectation
+
+    try:
+        expected = expectation(yaml_file(given.expect) if given.expect else {}, given.expect or "")
+        found = {name: report for one in given.hosts for name, report in hosts(one, expected).items()}
+    except (Refused, OSError, ValueError) as error:
+        raise BadInput(str(error)) from error
+    reports = list(found.values()) if given.hosts else [judge(given)]
+    if not reports:
+        raise BadInput(f"no host in {', '.join(given.hosts)}")
+    entries = learned.learn(reports)
+    text = learned.text(entries, reports, given.group_vars)
+    if given.output:
+        write_out(given.output, text)
+    else:
+        sys.stdout.write(text)
+    wanted = sum(not entry.reason for entry in entries)
+    sys.stderr.write(
+        f"learned from {len(reports)} host{'' if len(reports) == 1 else 's'}: {wanted} wanted, "
+        f"{len(entries) - wanted} commented out with the reason{f'; {given.output}' if given.output else ''}\n"
+    )
+    return 0 if wanted else 3
+
+
 Verb = tuple[Callable[[argparse.Namespace], int], Callable[[Parser], None]]
 VERBS: dict[str, Verb] = {
     "audit": (audit, audit_options),
@@ -456,6 +498,7 @@ VERBS: dict[str, Verb] = {
     "topology": (topology, topology_options),
     "next-boot": (next_boot, next_boot_options),
     "diff": (diff, diff_options),
+    "learn": (learn, learn_options),
     "probe": (probe, probe_options),
     "verify": (verify, verify_options),
 }
@@ -469,6 +512,7 @@ examples:
   hostcheck explain pcie.link.width                what a check looks at, and why
   hostcheck topology                               every hop from root port to card
   hostcheck diff fast.json slow.json               why is the second host slower
+  hostcheck learn good.json -o class.yml           what a good host is, as an expectation
   hostcheck report reports/latest                  the last run of the playbook
   hostcheck probe --quick                          submission latency of every card
   hostcheck verify receipt.json                    does every figure follow from its samples?
