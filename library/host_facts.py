@@ -38,6 +38,11 @@ options:
     type: str
     choices: [auto, always, never]
     default: auto
+  pythons:
+    description: Interpreters or environments whose torch is looked up besides the usual places, by metadata alone.
+    type: list
+    elements: path
+    default: []
   deadline:
     description: Seconds after which the remaining groups are left unread.
     type: float
@@ -114,6 +119,7 @@ def main() -> None:
             "under_load": {"type": "bool", "default": False},
             "wake": {"type": "bool", "default": False},
             "xpu_smi": {"type": "str", "choices": ["auto", "always", "never"], "default": "auto"},
+            "pythons": {"type": "list", "elements": "path", "default": []},
             "deadline": {"type": "float", "default": 120.0},
             "record": {"type": "bool", "default": False},
             "redact": {"type": "bool", "default": True},
@@ -121,7 +127,9 @@ def main() -> None:
         supports_check_mode=True,
     )
     given = module.params
-    options = Options(under_load=given["under_load"], wake=given["wake"], xpu_smi=given["xpu_smi"])
+    options = Options(
+        under_load=given["under_load"], wake=given["wake"], xpu_smi=given["xpu_smi"], pythons=tuple(given["pythons"])
+    )
     answer = {"changed": False}
     try:
         reader = below(given["root"])

@@ -145,9 +145,8 @@ def torch(facts: Facts, expectation: Expectation, previous: Facts | None = None)
     """
     pythons = facts.pythons
     for path in pythons.missing.value or ():
-        yield Finding(
-            "fw.torch", HOST, Status.warn, f"declared Python {path} has no packages", source=pythons.missing.source
-        )
+        seen = f"absent: the declared Python {path} has no packages"
+        yield Finding("fw.torch", HOST, Status.unknown, seen, source=pythons.missing.source)
     places = need(pythons.places)
     told, retired = [], []
     for place in places:

@@ -55,9 +55,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             excused = waivers(given["waivers"])
         except (AnsibleError, Refused) as error:
             raise AnsibleActionFail(str(error), result={"exit": 2}) from None
-        answer = self._execute_module(
-            module_name="host_facts", module_args={name: given[name] for name in READ}, task_vars=task_vars
-        )
+        arguments = {**{name: given[name] for name in READ}, "pythons": list(expected.pythons)}
+        answer = self._execute_module(module_name="host_facts", module_args=arguments, task_vars=task_vars)
         if answer.get("failed") or answer.get("unreachable"):
             return {**result, **answer}
         base = Path(given["report_dir"])
