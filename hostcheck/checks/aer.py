@@ -36,6 +36,8 @@ class Link:
 
     bdf: its card-side port; upper: the port above, "" when not known. gpus: cards behind it. counters: name -> count
     since boot, of both ends, for one severity; before: the same of an earlier read on this boot, or None.
+    placed: is it in the topology that was read? unplaced: why it is not known what is behind it, or "". told: GPUs
+    behind it as far as the log tells, where the topology does not.
     """
 
     bdf: str
@@ -45,6 +47,23 @@ class Link:
     counters: dict[str, int] = field(default_factory=dict)
     unread: str = ""
     source: str = ""
+    placed: bool = True
+    unplaced: str = ""
+    told: tuple[str, ...] = ()
+
+    @property
+    def cards(self) -> tuple[str, ...]:
+        """Addresses of the GPUs behind it."""
+        return tuple(gpu.bdf for gpu in self.gpus) or self.told
+
+    @property
+    def where(self) -> str:
+        """What a reader must know about what is behind it."""
+        if self.gpus:
+            return ""
+        if self.told:
+            return f"on the way to GPU {', '.join(self.told)} by the log"
+        return self.unplaced or "not a GPU path"
 
     @property
     def subject(self) -> Subject:
@@ -62,6 +81,12 @@ class Map:
         self.functions: dict[str, Function] = {one.bdf: one for one in facts.pcie.functions.value or ()}
         self.gpus = cards(facts) if facts.pcie.gpus.value else ()
         self.children: dict[str, list[str]] = {}
+        self.told = log.told_gpus(facts)
+        self.reported: dict[str, set[str]] = {}
+        for event in log.events(facts) if facts.kernel_log.events.value is not None else ():
+            port = event.root_port or event.details.get("at", "")
+            if port and event.bdf in self.told:
+                self.reported.setdefault(port, set()).add(event.bdf)
         for bdf, one in sorted(self.functions.items()):
             self.children.setdefault(one.parent, []).append(bdf)
 
@@ -78,7 +103,8 @@ class Map:
         """
         one = self.functions.get(bdf)
         if one is None:
-            return Link(bdf, "", ())
+            unread = "" if self.functions else "what is behind it was not read"
+            return Link(bdf, "", (), placed=False, unplaced=unread if bdf else "the device was not named")
         below = self.children.get(bdf, [])
         if is_bridge(one) and self.depth(bdf) % 2 == 0:
             device, upper = (below[0], bdf) if below else (bdf, "")
@@ -87,6 +113,16 @@ class Map:
             device, upper = (first if first in self.functions else bdf), one.parent
         behind = tuple(gpu for gpu in self.gpus if device in path_bdfs(gpu) or device in gpu.siblings)
         return Link(device, upper, behind)
+
+    def gpus_by_log(self, link: Link) -> tuple[str, ...]:
+        """GPUs that the log itself puts on a link that the topology does not have."""
+        found = set(self.reported.get(link.bdf, ()))
+        for event in link.events:
+            named = {event.bdf, link.bdf, *event.details.get("devices", "").split(", ")}
+            is_function = bool(link.bdf and link.unplaced)
+            found |= {gpu for gpu in self.told if gpu in named or (is_function and gpu[:-2] == link.bdf[:-2])}
+            found |= {gpu for gpu in event.details.get("gpus", "").split(", ") if gpu}
+        return tuple(sorted(found))
 
 
 def _counters(aer: Aer, name: str) -> tuple[dict[str, int] | None, int, str]:
@@ -147,6 +183,9 @@ def collect(facts: Facts, name: str) -> dict[str, Link]:
         for event in log.events(facts):
             if event.kind in EVENTS[name]:
                 at(event.bdf).events.append(event)
+    for link in found.values():
+        if not link.placed:
+            link.told = here.gpus_by_log(link)
     return found
 
 
@@ -165,6 +204,10 @@ def _silent(facts: Facts, id: str, link: Link, blind: dict[str, tuple[Subject, s
     roots = [gpu.path[0].bdf for gpu in link.gpus]
     hidden = blind.get("*") or next((blind[root] for root in roots if root in blind), None)
     source = link.source or facts.kernel_log.events.source
+    if _unclear(facts, link):
+        seen = "a line about it is cut off in the capture before its severity"
+        cause = Cause("aer.nonfatal", link.subject)
+        return Finding(id, link.subject, Status.unknown, seen, source=facts.kernel_log.events.source, cause=cause)
     if hidden is not None:
         seen = f"not visible: {hidden[1]}"
         return Finding(id, link.subject, Status.unknown, seen, cause=Cause("aer.visibility", hidden[0]), source=source)
@@ -178,17 +221,25 @@ def _silent(facts: Facts, id: str, link: Link, blind: dict[str, tuple[Subject, s
     return Finding(id, link.subject, Status.ok, f"no line since the boot about {link.name}", source=source)
 
 
+def _unclear(facts: Facts, link: Link) -> bool:
+    """Is there a line about this link whose severity cannot be told?"""
+    if facts.kernel_log.events.value is None:
+        return False
+    unclear = [event for event in log.events(facts) if event.kind == "aer.unclear"]
+    return any(Map(facts).link(event.bdf).subject == link.subject for event in unclear)
+
+
 def _consequence(facts: Facts, link: Link, found: list[Event]) -> tuple[Cause | None, bool]:
     """The lost card whose loss explains these errors, and whether they came before a loss."""
     gone = lost(facts) if facts.kernel_log.events.value is not None else {}
-    for gpu in link.gpus:
-        said = [event for event in gone.get(gpu.bdf, ()) if event.bdf == gpu.bdf or event.kind == "slot.link_down"]
+    for bdf in link.cards:
+        said = [event for event in gone.get(bdf, ()) if event.bdf == bdf or event.kind == "slot.link_down"]
         if not said:
             continue
         start = min(event.order_first for event in said)
         if found and min(event.order_first for event in found) < start:
             return None, True
-        return Cause("gpu.lost", log.gpu(gpu.bdf)), False
+        return Cause("gpu.lost", log.gpu(bdf)), False
     return None, False
 
 
@@ -254,7 +305,7 @@ def rate(facts: Facts, expectation: Expectation, previous: Facts | None = None) 
         cause, came_before = _consequence(facts, link, found)
         source = facts.kernel_log.events.source if found else link.source
         wanted = "0"
-        if link.gpus:
+        if link.cards:
             limit = limits.gpu_fail_per_s
             storm = minute >= 60 * limit or second >= limits.gpu_burst or (per_second or 0) >= limit
             only_leftovers = not found and {name for name, n in link.counters.items() if n} <= {*LEFTOVERS, *TOTALS}
@@ -276,8 +327,7 @@ def rate(facts: Facts, expectation: Expectation, previous: Facts | None = None) 
         if found and counted > lines:
             parts.append(f"{counted} counted")
         parts += [text for text in (_note(found), "followed by the loss of the card" if came_before else "") if text]
-        if not link.gpus:
-            parts.append("not a GPU path")
+        parts += [link.where] if link.where else []
         yield Finding(
             "aer.rate",
             link.subject,
@@ -295,9 +345,8 @@ TOTALS = ("TOTAL_ERR_COR", "TOTAL_ERR_NONFATAL", "TOTAL_ERR_FATAL", "received by
 
 
 def _step(link: Link) -> str:
-    return (
-        f"grep . /sys/bus/pci/devices/{link.bdf}/aer_dev_correctable  # twice; if it grows: reseat, riser, slot, power"
-    )
+    path = f"/sys/bus/pci/devices/{link.bdf or '*'}/aer_dev_correctable"
+    return f"grep . {path}  # twice; if it grows: reseat, riser, slot, power"
 
 
 @check("aer.nonfatal", title="No non-fatal errors on the way to a card")
@@ -348,7 +397,7 @@ def _uncorrected(facts: Facts, name: str) -> Iterator[Finding]:
         found, counted = link.events, total(link.counters)
         sticky = _sticky(link) if name == "fatal" and not found else ()
         if not found and not counted and not sticky:
-            if bdf in told:
+            if bdf in told and not (name == "nonfatal" and _unclear(facts, link)):  # `nonfatal` tells of that line
                 yield _silent(facts, id, link, blind)
             continue
         failed = any(event.recovered == "failed" or event.details.get("failed_recovery") for event in found)
@@ -361,15 +410,19 @@ def _uncorrected(facts: Facts, name: str) -> Iterator[Finding]:
         )
         if failed or (name == "fatal" and not contained):
             status = Status.fail
-        elif not failed and bits and bits <= LEFTOVERS and name == "nonfatal" and not (found and link.gpus):
+        elif not failed and bits and bits <= LEFTOVERS and name == "nonfatal" and not (found and link.cards):
             status = Status.info
         else:
-            status = Status.fail if link.gpus else Status.warn
+            status = Status.fail if link.cards else Status.warn
         before = [event for event in found if event.previous_boot]
         now = [event for event in found if not event.previous_boot]
+        reports = [event for event in now if event.kind != "dpc"]
+        contained_count = sum(event.count for event in now if event.kind == "dpc")
+        # The port that was contained reports the same error as well.
+        shown = reports if sum(event.count for event in reports) >= contained_count else now
         parts = [f"{link.name}: {_bits(link, found) or ', '.join(sticky) or _kinds(found)}"]
         if now:
-            parts.append(log.span(now))
+            parts.append(log.span(shown))
         elif counted:
             parts.append(f"{counted} counted since the boot")
         elif sticky:
@@ -378,8 +431,9 @@ def _uncorrected(facts: Facts, name: str) -> Iterator[Finding]:
             parts.append(f"{sum(event.count for event in before)} on the previous boot, kept by the firmware")
         if now and any(event.recovered for event in now):
             parts.append("recovery failed" if failed else "recovered")
-        parts += [text for text in (_note(now), "" if link.gpus else "not a GPU path") if text]
-        step = "systemctl reboot" if failed else f"lspci -vv -s {bdf} | grep -E 'UESta|CESta|LnkSta:'"
+        parts += [text for text in (_note(now), link.where) if text]
+        of_device = f" -s {bdf}" if bdf else ""
+        step = "systemctl reboot" if failed else f"lspci -vv{of_device} | grep -E 'UESta|CESta|LnkSta:'"
         yield Finding(
             id,
             link.subject,
@@ -387,7 +441,7 @@ def _uncorrected(facts: Facts, name: str) -> Iterator[Finding]:
             seen="; ".join(parts),
             wanted="0",
             source=facts.kernel_log.events.source if found else link.source,
-            next_step=f"{step}  # then reseat the card, check riser, slot and power" if link.gpus else step,
+            next_step=f"{step}  # then reseat the card, check riser, slot and power" if link.cards else step,
             cause=cause,
             marks=log.marks(facts, found),
         )

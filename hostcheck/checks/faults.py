@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ..expectations import Expectation
 from ..findings import HOST, Cause, Finding, Status, check, unknown
 from ..onhost.gather import Facts
-from ..onhost.readings.kernel_log import Event, is_fault
-from ..onhost.readings.pcie import Gpu
+from ..onhost.readings.kernel_log import Event
+from ..onhost.readings.log_events import GPU_DRIVERS, driver_of, is_bad
+from ..onhost.readings.pcie import Gpu, path_bdfs
 from . import log
 from .gpu import cards, subject
 
@@ -28,6 +30,7 @@ SERIOUS = {
     "coredump_created": "coredump created",
     "hang": "GPU hang",
     "ring_timeout": "ring timeout",
+    "pm_underflow": "runtime PM count underflow",
 }
 MILD = {
     "engine_reset": "engine reset",
@@ -40,8 +43,19 @@ MILD = {
     "other": "error",
     "timeout": "PCODE did not answer",
     "load_failed": "GuC did not load",
+    "soft_recovered": "ring timeout, soft recovered",
+}
+# Whole kinds. The public B70 optimization lab took the first two, and a count of runtime PM that underflows, for one
+# family with a card that does not come back from its sleep: only a reboot helped.
+HOST_SIGNS = {
+    "iommu.timeout": (True, "the IOMMU waited in vain for it"),
+    "hung_task": (True, "task {process} blocked inside {driver}"),
+    "pci.ubsan": (False, "UBSAN in drivers/pci/{file}, where the kernel resizes BARs and resumes functions"),
+    "lockup.hard": (False, "hard lockup on CPU {cpu}, which takes its interrupts"),
+    "lockup.soft": (False, "soft lockup on CPU {cpu} inside {driver}"),
 }
 APPLICATION_XIDS = frozenset({"13", "31", "43", "45", "68", "69", "109"})  # NVIDIA, Xid errors: caused by the program
+CUT = ("gpu.wedge_cut", "gpu.cut")
 WEDGED = ("xe.wedged", "gpu.wedged")
 KERNEL_JOB = ("xe.kernel_job", "gpu.kernel_job")
 LOST = ("nvrm.lost", "gpu.lost")
@@ -58,7 +72,7 @@ def _of_boot(facts: Facts) -> list[Event]:
 def _recovered(found: list[Event]) -> bool:
     """Is "recovered through reset" the last word? (drm_wedged_event; "device wedged" alone says nothing.)"""
     good = [event.order_last for event in found if event.kind == "gpu.recovered"]
-    bad = [event.order_last for event in found if event.kind != "gpu.recovered" and is_fault(event.kind)]
+    bad = [event.order_last for event in found if event.kind != "gpu.recovered" and is_bad(event)]
     return bool(good) and max(good) > max(bad, default=-1)
 
 
@@ -70,10 +84,13 @@ def lost(facts: Facts) -> dict[str, list[Event]]:
     """Cards that left the bus -> the events that say so, those of their other functions included."""
     found = _of_boot(facts)
     known = {gpu.bdf: gpu for gpu in facts.pcie.gpus.value or ()}
+    hops = {hop.bdf: gpu.bdf for gpu in known.values() for hop in gpu.path[1:]}
     gone = {event.bdf: [event] for event in found if event.kind in LOST and event.bdf}
     for event in found:
-        if event.kind == "d3_failed" and event.bdf in known:
+        if event.kind == "d3_failed" and (event.bdf in known or driver_of(event)):
             gone.setdefault(event.bdf, []).append(event)
+        elif event.kind == "d3_failed" and event.bdf in hops:
+            gone.setdefault(hops[event.bdf], []).append(event)
         if event.kind == "slot.link_down":
             for gpu in known.values():
                 if any(hop.bdf == event.bdf for hop in gpu.path[:-1]):
@@ -104,6 +121,69 @@ def _subjects(facts: Facts, found: list[Event]) -> list[str]:
     return sorted({*known, *(event.bdf for event in found if event.bdf)})
 
 
+def _card(facts: Facts, bdf: str) -> str:
+    """The GPU that a device belongs to: itself, one of its functions, or a port of the card; "" when there is none."""
+    gpus = facts.pcie.gpus.value or ()
+    own = [gpu.bdf for gpu in gpus if bdf == gpu.bdf or bdf in gpu.siblings]
+    own = own or [gpu.bdf for gpu in gpus if bdf in path_bdfs(gpu) and bdf != gpu.path[0].bdf]
+    if own:
+        return own[0]
+    return bdf if bdf in log.told_gpus(facts) else ""
+
+
+def _signs(facts: Facts) -> list[Event]:
+    """All that the log has against cards on this boot, apart from what has a check of its own."""
+    found = []
+    for event in _of_boot(facts):
+        if event.kind == "iommu.timeout":
+            card = _card(facts, event.bdf) if event.bdf else ""
+            if card:
+                found.append(replace(event, bdf=card))
+        elif event.kind == "probe_failed":
+            if _starts_not(facts, event):
+                found.append(event)
+        elif event.kind == "pci.ubsan":
+            if not _no_gpu(facts):
+                found.append(event)
+        elif is_bad(event) and event.kind not in ("d3_failed", "survivability", *LOST, *WEDGED, *CUT):
+            found.append(event)
+    return found
+
+
+def _starts_not(facts: Facts, event: Event) -> bool:
+    """Did a driver fail to start a card that it nevertheless holds? One that it does not hold is not enumerated.
+
+    NVIDIA's driver binds a card first and starts it when it is opened ("RmInitAdapter failed").
+    """
+    gpu = _gpu(facts, event.bdf)
+    driver = driver_of(event)
+    if gpu is None:  # `gpu.enumeration` tells of it where the bus was read
+        return driver in GPU_DRIVERS and not facts.pcie.functions.value
+    return driver in GPU_DRIVERS and gpu.driver.value == driver
+
+
+def cause_of(facts: Facts, gpu: Gpu) -> Cause:
+    """The finding that says why nothing that calls into the driver of a card was read."""
+    card = subject(gpu)
+    if gpu.bdf in lost(facts):
+        return Cause("gpu.lost", card)
+    if gpu.bdf in wedged(facts):
+        return Cause("gpu.wedged", card)
+    if gpu.runtime_status.value == "error" and not gpu.coredump.value and not _against(facts, gpu.bdf):
+        return Cause("gpu.runtime_status", card)
+    return Cause("gpu.fault", card)
+
+
+def _against(facts: Facts, bdf: str) -> bool:
+    """Did the log say anything against this card, or against one of its driver that it does not name?"""
+    gpu = _gpu(facts, bdf)
+    driver = gpu.driver.value if gpu is not None else None
+    return any(
+        event.bdf == bdf or (not event.bdf and driver and driver_of(event) == driver)
+        for event in (*_signs(facts), *(event for event in _of_boot(facts) if is_bad(event)))
+    )
+
+
 def _gpu(facts: Facts, bdf: str) -> Gpu | None:
     return next((gpu for gpu in facts.pcie.gpus.value or () if gpu.bdf == bdf), None)
 
@@ -126,28 +206,56 @@ def fault(facts: Facts, expectation: Expectation, previous: Facts | None = None)
         yield from _unread(facts)
         return
     gone, dead = lost(facts), wedged(facts)
-    own = [
-        event
-        for event in _of_boot(facts)
-        if is_fault(event.kind) and event.kind not in (*LOST, *WEDGED, "survivability", "gpu.wedge_cut")
-    ]
+    own = _signs(facts)
+    cut = [event for event in _of_boot(facts) if event.kind in CUT]
+    nameless = [event for event in own if not event.bdf and (event.kind != "lockup.hard" or driver_of(event))]
+    unnamed = {driver_of(event) for event in (*nameless, *_nameless_loss(facts))} - {""}
     gap = log.window_gap(facts)
-    subjects = _subjects(facts, own)
+    subjects = _subjects(facts, [*own, *cut])
     for bdf in subjects:
         found = [event for event in own if event.bdf == bdf]
         gpu = _gpu(facts, bdf)
         dumped = gpu is not None and gpu.coredump.value is True
+        short = [event for event in cut if event.bdf == bdf]
         if found or dumped:
             yield _fault(facts, bdf, found, dumped, bdf in dead, bdf in gone)
+        elif bdf in gone or bdf in dead:
+            id, said = ("gpu.lost", gone[bdf]) if bdf in gone else ("gpu.wedged", dead[bdf])
+            status = Status.unknown if {event.kind for event in said} <= set(CUT) else Status.fail
+            seen = "it left the bus" if id == "gpu.lost" else "its driver gave it up"
+            seen = "whether its driver gave it up is cut off" if status is Status.unknown else seen
+            yield Finding(
+                "gpu.fault", log.gpu(bdf), status, seen, source=readable.source, cause=Cause(id, log.gpu(bdf))
+            )
+        elif short:
+            seen = f"a line of its driver is cut off before it tells what happened; {log.span(short)}"
+            yield Finding(
+                "gpu.fault",
+                log.gpu(bdf),
+                Status.unknown,
+                seen,
+                "no fault on this boot",
+                readable.source,
+                "journalctl -k -b 0 --no-pager  # capture the log without a pager",
+            )
+        elif gpu is not None and gpu.driver.value in unnamed:
+            seen = f"a fault of {gpu.driver.value} names no card, so it may be this one"
+            id = "gpu.fault" if any(driver_of(event) == gpu.driver.value for event in nameless) else "gpu.lost"
+            yield Finding(
+                "gpu.fault", log.gpu(bdf), Status.unknown, seen, source=readable.source, cause=Cause(id, HOST)
+            )
         elif gap:
             yield Finding(
                 "gpu.fault", log.gpu(bdf), Status.unknown, f"window incomplete: {gap}", source=readable.source
             )
         else:
             yield Finding("gpu.fault", log.gpu(bdf), Status.ok, "no fault line on this boot", source=readable.source)
-    nameless = [event for event in own if not event.bdf and event.kind != "lockup.hard"]
+    cut_off = [event for event in cut if not event.bdf]
     if nameless:
         yield _fault(facts, "", nameless, False, False, False)
+    elif cut_off:
+        seen = f"a line of {driver_of(cut_off[0])} is cut off before it tells what happened; {log.span(cut_off)}"
+        yield Finding("gpu.fault", HOST, Status.unknown, seen, source=readable.source)
     elif not subjects and _no_gpu(facts):
         yield Finding("gpu.fault", HOST, Status.not_applicable, seen="no GPU", source=facts.pcie.gpus.source)
     elif not subjects and facts.pcie.gpus.value is None:
@@ -184,8 +292,13 @@ def _says(found: list[Event]) -> list[str]:
         name = word(event.kind)
         if event.kind == "nvrm.xid":
             text = f"Xid {event.details.get('xid', '?')}"
-        elif event.kind == "lockup.hard":
-            text = f"hard lockup on CPU {event.details.get('cpu', '?')}, which takes its interrupts"
+        elif event.kind == "probe_failed":
+            text = f"{driver_of(event)} could not start it"
+        elif event.kind == "lockup.hard" and not event.bdf:
+            text = f"hard lockup on CPU {event.details.get('cpu', '?')} inside {driver_of(event)}"
+        elif event.kind in HOST_SIGNS:
+            known = {key: event.details.get(key, "?") for key in ("process", "cpu", "file")}
+            text = HOST_SIGNS[event.kind][1].format(driver=driver_of(event) or "the kernel", **known)
         else:
             text = SERIOUS.get(name) or MILD.get(name) or name.replace("_", " ")
         extra = [event.details.get(key, "") for key in ("engines", "codes")]
@@ -199,6 +312,10 @@ def _says(found: list[Event]) -> list[str]:
 def _is_serious(event: Event) -> bool:
     if event.kind == "nvrm.xid":
         return not set(event.details.get("xid", "").split(", ")) <= APPLICATION_XIDS
+    if event.kind in HOST_SIGNS:
+        return HOST_SIGNS[event.kind][0]
+    if event.kind == "probe_failed":
+        return True
     return word(event.kind) in SERIOUS
 
 
@@ -211,10 +328,19 @@ def _fault(facts: Facts, bdf: str, found: list[Event], dumped: bool, is_wedged: 
         words.append("a coredump exists")
     seen = ", ".join(words) + (f"; {log.span(found)}" if found else "")
     card = log.gpu(bdf) if bdf else HOST
-    step = SHOW.format(bdf) if bdf else "journalctl -k -b 0 --no-pager | grep -i gpu"
+    drivers = sorted({driver_of(event) for event in found} - {""})
+    if not bdf and drivers:
+        seen += f"; no line names the card{_one_of(facts, drivers)}"
+    step = SHOW.format(bdf or f"-E '{'|'.join(drivers or ['drm', 'UBSAN'])}'")
+    if {"hung_task", "iommu.timeout"} & {event.kind for event in found} or "pm_underflow" in {
+        word(event.kind) for event in found
+    }:
+        step = f"{step}  # save it, then reboot"
     if dumped:
         step = f"cp /sys/bus/pci/devices/{bdf}/devcoredump/data /root/coredump-{bdf}  # never write to it"
     cause = Cause("gpu.lost", card) if is_lost else Cause("gpu.wedged", card) if is_wedged else None
+    if cause is None and {event.kind for event in found} == {"probe_failed"}:
+        cause = Cause("gpu.enumeration", card)
     return Finding(
         "gpu.fault",
         card,
@@ -226,6 +352,12 @@ def _fault(facts: Facts, bdf: str, found: list[Event], dumped: bool, is_wedged: 
         cause=cause,
         marks=log.marks(facts, found),
     )
+
+
+def _one_of(facts: Facts, drivers: list[str]) -> str:
+    """Which cards a line without an address may mean, for a person."""
+    found = [bdf for driver in drivers for bdf in log.of_driver(facts, driver)]
+    return f" (one of {', '.join(found)})" if len(found) > 1 else ""
 
 
 @check("gpu.wedged", title="No card is wedged")
@@ -275,6 +407,11 @@ def wedge(facts: Facts, expectation: Expectation, previous: Facts | None = None)
         )
 
 
+def _nameless_loss(facts: Facts) -> list[Event]:
+    """Lines that say that a card left the bus, and not which."""
+    return [event for event in _of_boot(facts) if event.kind in LOST and not event.bdf]
+
+
 @check("gpu.lost", title="No card left the bus")
 def loss(facts: Facts, expectation: Expectation, previous: Facts | None = None) -> Iterator[Finding]:
     """`gpu.lost`
@@ -288,6 +425,18 @@ def loss(facts: Facts, expectation: Expectation, previous: Facts | None = None) 
             seen = f"{reading.unread}: {reading.detail}"
             yield Finding("gpu.lost", HOST, Status.unknown, seen, source=reading.source, cause=log.ACCESS)
         return
+    if nameless := _nameless_loss(facts):
+        drivers = sorted({driver_of(event) for event in nameless} - {""})
+        yield Finding(
+            "gpu.lost",
+            HOST,
+            Status.fail,
+            seen=f"a card fell off the bus, no line names it{_one_of(facts, drivers)}; {log.span(nameless)}",
+            wanted="on the bus",
+            source=facts.kernel_log.events.source,
+            next_step="lspci -D -nn | grep -E 'VGA|3D|Display'  # which one is missing, or shows rev ff? then reboot",
+            marks=log.marks(facts, nameless),
+        )
     for bdf, found in sorted(lost(facts).items()):
         own = [event for event in found if event.bdf == bdf or event.kind == "slot.link_down"]
         others = sorted({event.bdf for event in found if event not in own})
@@ -342,9 +491,11 @@ def state(facts: Facts, expectation: Expectation, previous: Facts | None = None)
                 "gpu.state", subject(gpu), Status.ok, "not in survivability mode", source=gpu.survivability.source
             )
         else:
-            cause = Cause("gpu.fault", subject(gpu)) if gpu.survivability.unread == "faulted" else None
             reading = gpu.survivability
+            cause = cause_of(facts, gpu) if reading.unread == "faulted" else None
             seen = f"{reading.unread}: {reading.detail}"
+            if cause is not None and cause.id == "gpu.runtime_status":
+                seen = "not read: its power state is error, so its driver is left alone"
             yield Finding("gpu.state", subject(gpu), Status.unknown, seen, source=reading.source, cause=cause)
     for bdf, lines in sorted(said.items()):
         yield _survivability(facts, bdf, lines)
@@ -359,6 +510,6 @@ def _survivability(facts: Facts, bdf: str, lines: list[Event]) -> Finding:
         seen=seen,
         wanted="normal operation",
         source=facts.kernel_log.events.source or "/sys",
-        next_step=f"cat /sys/bus/pci/devices/{bdf}/survivability_mode  # says which firmware failed",
+        next_step=f"cat /sys/bus/pci/devices/{bdf or '*'}/survivability_mode  # says which firmware failed",
         marks=log.marks(facts, lines),
     )

@@ -10,13 +10,11 @@ from ..findings import HOST, Cause, Finding, Status, Subject, check, need, unkno
 from ..onhost.gather import Facts
 from ..onhost.reader import Reading
 from ..onhost.readings.kernel_log import Event, since
+from ..onhost.readings.log_events import GPU_DRIVERS, driver_of
 
 BECOME = "ansible-playbook playbooks/audit.yml --become  # or: usermod -aG systemd-journal USER"
 IN_CONTAINER = "start the container with --cap-add SYSLOG, or audit the host itself"
 ACCESS = Cause("log.access", HOST)
-
-# Driver of a kind of event, for lines that name no card.
-DRIVERS = {"xe": "xe", "guc": "xe", "i915": "i915", "amdgpu": "amdgpu", "nvrm": "nvidia"}
 
 
 @check("log.access", title="The kernel log can be read")
@@ -64,11 +62,28 @@ def events(facts: Facts) -> tuple[Event, ...]:
 
 
 def _named(facts: Facts, event: Event) -> Event:
-    driver = DRIVERS.get(event.kind.partition(".")[0])
-    if event.bdf or driver is None:
-        return event
-    cards = [gpu.bdf for gpu in facts.pcie.gpus.value or () if gpu.driver.value == driver and not gpu.vf]
+    cards = [] if event.bdf else of_driver(facts, driver_of(event))
     return replace(event, bdf=cards[0]) if len(cards) == 1 else event
+
+
+def of_driver(facts: Facts, driver: str) -> list[str]:
+    """Cards that a driver has."""
+    found = facts.pcie.gpus.value or ()
+    return [gpu.bdf for gpu in found if driver and gpu.driver.value == driver and not gpu.vf]
+
+
+def told_gpus(facts: Facts) -> frozenset[str]:
+    """Addresses of GPUs as far as they are known: those that were read, and those that the log names with a GPU driver.
+
+    A log alone tells which device is a GPU: only a GPU's driver prints its own name before the address.
+    """
+    found = {gpu.bdf for gpu in facts.pcie.gpus.value or ()}
+    for event in events(facts) if facts.kernel_log.events.value is not None else ():
+        names = event.details.get("driver", "").split(", ")
+        if event.bdf and (event.kind.startswith("nvrm.") or any(name in GPU_DRIVERS for name in names)):
+            found.add(event.bdf)
+        found.update(bdf for bdf in event.details.get("gpus", "").split(", ") if bdf)
+    return frozenset(found)
 
 
 def bounded(facts: Facts, seconds: float) -> Facts:
@@ -103,12 +118,12 @@ def span(found: list[Event]) -> str:
     timed = [event for event in found if event.first >= 0 or event.wall_first]
     text = f"{count} time{'s' if count != 1 else ''}"
     if suppressed:
-        text += f" and at least {suppressed} suppressed"
+        text = f"{text} and at least {suppressed} suppressed" if count else f"at least {suppressed} suppressed"
     if not timed:
         return f"{text}, the lines carry no time"
     first = min(timed, key=lambda event: event.first)
     last = max(timed, key=lambda event: event.last)
-    if (first.first, count) == (last.last, 1):
+    if first.first == last.last and count <= 1:
         return f"{text}, at {moment(first.first, first.wall_first)} after the boot"
     begin, end = moment(first.first, first.wall_first), moment(last.last, last.wall_last)
     return f"{text}, first {begin}, last {end} after the boot"

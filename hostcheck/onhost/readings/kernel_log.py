@@ -8,14 +8,27 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from ..reader import Lines, Reader, Reading, shorten
 from ..recording import utc
-from .log_events import Event, Events, WallText, is_fault
-from .log_lines import BDF, NO_TIME, SECONDS, Clock, Message, batches, begins, continues
+from .log_events import GPU_DRIVERS, Event, Events, WallText, driver_of, is_bad, is_fault
+from .log_lines import (
+    BDF,
+    NO_TIME,
+    SECONDS,
+    Boots,
+    Clock,
+    Message,
+    Tidy,
+    batches,
+    begins,
+    continues,
+    is_first,
+)
 
 __all__ = ["Event", "KernelLog", "is_fault", "parse_cpu_list", "parse_journal", "parse_text", "read", "since"]
 
@@ -32,7 +45,7 @@ STARTED = 10.0  # seconds; a log whose first line is later than this has lost it
 _WORDS = (
     "hardware error]", "nvrm: ", "lockup", "clocksource: ", "out of memory: killed", "blocked for more than",
     "pcie aspm", "aspm is unsupported", "_osc", "callbacks suppressed", "kernel messages", "faulted address",
-    "engineclass", "guc version", "reset reason", "gpu hang: ecode",
+    "engineclass", "guc version", "reset reason", "gpu hang: ecode", "[drm:", "_inv_timeout", "ubsan: ",
 )  # fmt: skip
 _DEVICE = re.compile(r":[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7]|\))")
 # The same for lines that name one; the last is a status bit such as ``[12] Timeout``.
@@ -40,9 +53,15 @@ _DEVICE_WORDS = re.compile(
     r"aer|erro[r>]|wedged|graphics|failed|survivab|firmware|wanted|pcode|coredump|job|reset|fault|hang|heartbeat"
     r"|vm worker|gt\d: *(?:$|\\n|\")|time"
     r"|off the bus|from (?:the )?bus|accessible|visible|small bar|resize|power state|at resume"
-    r"|slot\(|retrain|bandwidth|dpc|edr|aspm|lost|hung|no reply|\[[ \d]\d\] "
+    r"|slot\(|retrain|bandwidth|dpc|edr|aspm|lost|hung|no reply|underflow|\[[ \d]\d\] |>\s*$"
 )
 _BYTES = re.compile(r"^[\s:]*\[", re.M)
+_BOOT_ID = re.compile(r'"_BOOT_ID"\s*:\s*"([0-9a-fA-F-]+)"')
+_TIMES = ("_SOURCE_MONOTONIC_TIMESTAMP", "__MONOTONIC_TIMESTAMP", "__REALTIME_TIMESTAMP")
+_REFUSED = re.compile(r"not permitted|permission denied|insufficient permissions|not seeing messages", re.I)
+_TOOL_SAYS = re.compile(
+    r"(?:dmesg|journalctl|sudo|klogctl): "
+)  # its own words, which a capture may have put in the log
 _DELTA = re.compile(r"^(?:<\d+>)?\[ *<? *\+", re.M)
 
 
@@ -138,7 +157,7 @@ class _Assembler:
         counts_up: their times are differences, so every line moves the clock.
         """
         known, device, device_words, clock = self.events.known, _DEVICE.search, _DEVICE_WORDS.search, self.clock
-        for number, (line, low_line) in enumerate(zip(lines, low.split("\n")), order):  # noqa: B905
+        for number, (line, low_line) in enumerate(zip(lines, low.split("\n")), order):
             if device(low_line) is not None:
                 found = SECONDS.match(line)
                 if found is not None:
@@ -163,7 +182,7 @@ class _Assembler:
                     if word in low_line:
                         is_hit = True
                         break
-            if is_hit or self._pending or (self.events.lockup is not None and "+0x" in line):
+            if is_hit or self._pending or (self.events.lockup is not None and _is_frame(line)):
                 self.line(line, number, is_hit)
             elif counts_up:
                 clock.tick(line)
@@ -175,53 +194,95 @@ class _Assembler:
             self._pending = []
 
 
+def _is_frame(line: str) -> bool:
+    """May this be a line of a call trace that tells who hangs?"""
+    return "+0x" in line or "Workqueue: " in line
+
+
 def _hits(blob: str) -> tuple[str, ...]:
     """The words of a batch that may matter."""
     return tuple(word for word in _WORDS if word in blob)
 
 
+class _Text:
+    """A log that is text, of one boot."""
+
+    def __init__(self, now: float, booted: float | None) -> None:
+        self.clock = Clock(booted, now)
+        self.assembler = _Assembler(self.clock)
+        self.now, self.booted = now, booted
+        self.count = self.missed = 0
+        self.first = NO_TIME
+        self.is_whole = self.is_log = self.counts_up = False
+        self.newest = ""
+
+    def take(self, batch: list[str], blob: str, low: str) -> None:
+        """Take some lines. blob, low: the same, joined, and that in lower case."""
+        assembler = self.assembler
+        if not self.count:
+            self.first, self.is_whole = _beginning(batch, self.now, self.booted)
+            self.counts_up = _DELTA.search(blob) is not None
+        if not self.is_log:
+            self.is_log = any(_is_of_a_log(line) for line in batch)
+        words = _hits(low)
+        if self.counts_up or assembler.waits or words or _DEVICE.search(low) or assembler.events.lockup is not None:
+            assembler.batch(batch, low, self.count, words, self.counts_up)
+        self.count += len(batch)
+        self.newest = batch[-1]
+        if "kernel messages" in words:
+            self.missed += sum(int(found) for found in re.findall(r"missed (\d+) kernel messages", low))
+
+    def log(self) -> Log:
+        assembler = self.assembler
+        assembler.flush()
+        last, _ = self.clock.split(self.newest)
+        last = assembler.seconds if last is None or last == NO_TIME else last
+        anchored = self.clock.anchored
+        whole = self.is_whole or (anchored and 0 <= self.first <= STARTED)
+        return _log(
+            assembler.events, self.count, self.first, last, "", self.missed, whole, anchored, anchored, self.booted
+        )
+
+
+def _is_of_a_log(line: str) -> bool:
+    """Does a line look like one of a kernel log, and not like what a tool says about why it gives none?"""
+    stamp, text = Clock(None, 0.0).split(line)
+    if stamp is not None or _DEVICE.search(line) is not None or is_first(text):
+        return True
+    return begins(text) or continues(text.strip()) or (_is_hit(text.lower(), _WORDS) and not _TOOL_SAYS.match(text))
+
+
 def parse_text(lines: Iterable[str], now: float, booted: float | None) -> Log:
-    """Read a log that is text, in any form.
+    """Read a log that is text, in any form. Of several boots the newest counts.
 
     now: when it was read; booted: time of boot, or None; both in seconds since the epoch.
-    Raises ValueError when there are no lines.
+    Raises ValueError when there are no lines, or none that looks like one of a kernel log.
     """
-    clock = Clock(booted, now)
-    assembler = _Assembler(clock)
-    count = missed = 0
-    first = NO_TIME
-    is_whole = counts_up = False
-    newest = ""
-    for batch in batches(lines):
-        blob = "\n".join(batch)
-        if not count:
-            first, is_whole = _beginning(batch, now, booted)
-            counts_up = _DELTA.search(blob) is not None
+    text = _Text(now, booted)
+    tidy, boots = Tidy(), Boots()
+    shown = ""
+    for given in batches(lines):
+        blob = "\n".join(given)
+        batch = tidy(given, blob)
+        if batch is not given:
+            blob = "\n".join(batch)
         low = blob.lower()
-        words = _hits(low)
-        if counts_up or assembler.waits or words or _DEVICE.search(low) or assembler.events.lockup is not None:
-            assembler.batch(batch, low, count, words, counts_up)
-        count += len(batch)
-        newest = batch[-1]
-        if "kernel messages" in words:
-            missed += sum(int(found) for found in re.findall(r"missed (\d+) kernel messages", low))
-    if not count:
+        shown = shown or next((line.strip() for line in batch if line.strip()), "")
+        for is_new, piece in boots(batch, low):
+            if is_new and text.count:
+                text = _Text(now, booted)
+            if piece is batch:
+                text.take(piece, blob, low)
+            else:
+                part = "\n".join(piece)
+                text.take(piece, part, part.lower())
+    if not text.count:
         raise ValueError("no lines")
-    assembler.flush()
-    last, _ = clock.split(newest)
-    last = assembler.seconds if last is None or last == NO_TIME else last
-    is_anchored = clock.anchored
-    return _log(
-        assembler.events,
-        count,
-        first,
-        last,
-        "",
-        missed,
-        is_whole or (is_anchored and 0 <= first <= STARTED),
-        is_anchored,
-        booted,
-    )
+    if not shown:
+        raise ValueError("only blank lines")
+    if not text.is_log:
+        raise ValueError(f"no line of a kernel log, but {shorten(shown, 120)!r}")
+    return text.log()
 
 
 def _beginning(batch: list[str], now: float, booted: float | None) -> tuple[float, bool]:
@@ -232,76 +293,175 @@ def _beginning(batch: list[str], now: float, booted: float | None) -> tuple[floa
         stamp, text = clock.split(line)
         if first == NO_TIME and stamp is not None:
             first = stamp
-        if text.startswith(("Linux version ", "Booting Linux on ")):
+        if is_first(text):
             return first, True
     return first, False
 
 
-def parse_journal(lines: Iterable[str]) -> Log:
-    """Read ``journalctl -o json``.
+class _Journal:
+    """Entries of a journal, of one boot. booted: time of boot in seconds since the epoch, or None."""
 
-    A message that is not text comes as a list of bytes, one that is too long or empty as null (systemd, JSON format).
-    Raises ValueError when no line is an entry.
-    """
-    clock = Clock(None, 0.0)
-    assembler = _Assembler(clock)
-    count = missed = broken = 0
-    first = last = NO_TIME
-    boot_id = newest = ""
-    is_whole = False
-    for batch in batches(lines):
-        shorts = [line[line.find('"MESSAGE"') + 9 :] for line in batch]
-        low = "\n".join(shorts).lower()
-        is_first = not count
+    def __init__(self, booted: float | None) -> None:
+        self.assembler = _Assembler(Clock(None, 0.0))
+        self.base = booted
+        self.is_anchored = booted is not None
+        self.is_timed = False
+        self.count = self.missed = self.broken = self.entries = 0
+        self.first = NO_TIME
+        self.boot_id = self.newest = ""
+        self.is_whole = False
+
+    def take(self, batch: list[str], shorts: list[str], low: str) -> None:
+        """Take some lines. shorts: the same from the message on; low: those, joined, in lower case."""
+        assembler, events = self.assembler, self.assembler.events
+        is_first_batch = not self.count
         words = _hits(low)
         has_bytes = _BYTES.search(low) is not None
-        if is_first or words or has_bytes or _DEVICE.search(low) or assembler.events.lockup is not None:
+        if is_first_batch or words or has_bytes or _DEVICE.search(low) or events.lockup is not None:
             for index, short in enumerate(shorts):
                 is_hit = _is_hit(short.lower(), words) or (has_bytes and _BYTES.match(short) is not None)
-                is_hit = is_hit or (assembler.events.lockup is not None and "+0x" in short)
-                if not is_hit and not (is_first and index < 64):
+                is_hit = is_hit or (events.lockup is not None and _is_frame(short))
+                if not is_hit and not (is_first_batch and index < 64):
                     continue
-                try:
-                    entry = json.loads(batch[index])
-                    seconds, wall = _times(entry)
-                except (ValueError, AttributeError):  # not JSON, or JSON but no entry
-                    broken += 1
+                entry = _decoded(batch[index])
+                if entry is None:
+                    self.broken += 1
                     continue
+                self.entries += 1
                 text = _message(entry.get("MESSAGE"))
-                if first == NO_TIME:
-                    first = seconds
-                    boot_id = str(entry.get("_BOOT_ID", ""))
-                is_whole = is_whole or (is_first and text.startswith(("Linux version ", "Booting Linux on ")))
+                seconds, wall = self._times(entry, text)
+                if self.first == NO_TIME:
+                    self.first = seconds
+                self.boot_id = self.boot_id or str(entry.get("_BOOT_ID", ""))
+                self.is_whole = self.is_whole or (is_first_batch and is_first(text))
                 found = re.match(r"Missed (\d+) kernel messages", text)
                 if found:
-                    missed += int(found.group(1))
+                    self.missed += int(found.group(1))
                 if is_hit:
-                    said = assembler.events.known(text)
+                    said = events.known(text)
                     if said is not None:
-                        assembler.events.step(said, Message(seconds, wall, text, count + index))
+                        events.step(said, Message(seconds, wall, text, self.count + index))
                     else:
-                        _entry(assembler, text, seconds, wall, count + index)
-        count += len(batch)
-        newest = batch[-1]
+                        _entry(assembler, text, seconds, wall, self.count + index)
+        self.count += len(batch)
+        self.newest = batch[-1]
+
+    def _times(self, entry: dict[str, Any], text: str = "") -> tuple[float, float | None]:
+        """Seconds since boot and wall time; where an entry has only the wall time, counted from the boot or from the
+        first entry."""
+        seconds, wall = _times(entry)
+        if seconds != NO_TIME:
+            self.is_timed = True
+        elif wall is not None:
+            if self.base is None or (is_first(text) and not self.is_anchored):
+                self.base, self.is_anchored = wall, is_first(text)
+            seconds = max(0.0, round(wall - self.base, 6))
+        return seconds, wall
+
+    def log(self) -> Log:
+        newest = _decoded(self.newest) if self.newest else None
+        last = NO_TIME if newest is None else self._times(newest)[0]
+        if newest is None and not self.entries:
+            raise ValueError(
+                "no entries" if not self.count else f"no journal entries, but {shorten(self.newest, 80)!r}"
+            )
+        self.assembler.flush()
+        anchored = self.is_timed or self.is_anchored
+        whole = self.is_whole or (anchored and 0 <= self.first <= STARTED)
+        lost = self.missed + self.broken
+        return _log(
+            self.assembler.events, self.count, self.first, last, self.boot_id, lost, whole, anchored, False, None
+        )
+
+    def parts(self, batch: list[str], low: str) -> list[list[str]]:
+        """The batch, cut where another boot begins: another ``_BOOT_ID``, or without any, a first message."""
+        current = self.boot_id
+        if current and current in batch[-1]:
+            return [batch]
+        if not current and (self.entries or not _BOOT_ID.search(batch[0])) and "linux version " not in low:
+            return [batch]
+        parts: list[list[str]] = [[]]
+        for line in batch:
+            found = _BOOT_ID.search(line)
+            if found is not None:
+                is_new = bool(current) and found.group(1) != current
+                current = found.group(1)
+            else:
+                is_new = not current and '"Linux version ' in line and (bool(parts[-1]) or self.count > 0)
+            if is_new:
+                parts.append([])
+            parts[-1].append(line)
+        return parts
+
+
+def parse_journal(lines: Iterable[str], booted: float | None = None) -> Log:
+    """Read ``journalctl -o json``, one entry a line, or as one array. Of several boots the newest counts.
+
+    A message that is not text comes as a list of bytes, one that is too long or empty as null (systemd, JSON format).
+    booted: time of boot in seconds since the epoch, or None; used where entries have only their wall time.
+    Raises ValueError when no line is an entry.
+    """
+    journal = _Journal(booted)
+    for batch in batches(_one_a_line(lines)):
+        shorts = [line[line.find('"MESSAGE"') + 9 :] for line in batch]
+        low = "\n".join(shorts).lower()
+        parts = journal.parts(batch, low)
+        if len(parts) == 1:
+            journal.take(batch, shorts, low)
+            continue
+        at = 0
+        for number, part in enumerate(parts):
+            if number and (journal.count or part):
+                journal = _Journal(booted)
+            if part:
+                some = shorts[at : at + len(part)]
+                journal.take(part, some, "\n".join(some).lower())
+                at += len(part)
+    return journal.log()
+
+
+def _one_a_line(lines: Iterable[str]) -> Iterable[str]:
+    """Entries one a line, also where they stand in one array or are spread over lines (``jq``, ``-o json-pretty``)."""
+    rest = iter(lines)
+    first = next(rest, None)
+    if first is None:
+        return ()
+    head = first.lstrip("\ufeff \t").rstrip()
+    if not (head == "{" or head.startswith("[")):
+        return chain((first,), rest)
+    whole = [first, *rest]
+    found = list(_objects("\n".join(whole).lstrip("\ufeff")))
+    return found or whole
+
+
+def _objects(text: str) -> Iterator[str]:
+    """Every object of a text of JSON, as one line each; what comes after a defect is given as it is."""
+    decoder = json.JSONDecoder()
+    at = 0
+    while True:
+        found = re.compile(r"[\s,\[\]]*").match(text, at)
+        at = found.end() if found else at
+        if at >= len(text):
+            return
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except ValueError:
+            if at and text[at - 1] in ",[]\n" and "{" in text[:at]:
+                yield shorten(text[at:], 200)
+            return
+        if isinstance(value, dict):
+            yield json.dumps(value)
+
+
+def _decoded(line: str) -> dict[str, Any] | None:
+    """An entry, or None when a line is not JSON, or is JSON but no entry."""
     try:
-        entry = json.loads(newest) if newest else None
+        entry = json.loads(line)
     except ValueError:
-        entry = None
-    if isinstance(entry, dict):
-        last, _ = _times(entry)
-    if not count or (first == NO_TIME and last == NO_TIME):
-        raise ValueError("no entries" if not count else f"no journal entries, but {shorten(newest, 80)!r}")
-    return _log(
-        assembler.events,
-        count,
-        first,
-        last,
-        boot_id,
-        missed + broken,
-        is_whole or 0 <= first <= STARTED,
-        True,
-        None,
-    )
+        return None
+    if not isinstance(entry, dict) or not ("MESSAGE" in entry or any(key in entry for key in _TIMES)):
+        return None
+    return entry
 
 
 def _entry(assembler: _Assembler, text: str, seconds: float, wall: float | None, order: int) -> None:
@@ -351,9 +511,10 @@ def _log(
     missed: int,
     whole: bool,
     anchored: bool,
+    is_dated: bool,
     booted: float | None,
 ) -> Log:
-    wall = WallText(booted if anchored else None, utc)
+    wall = WallText(booted if is_dated else None, utc)
     found = tuple(event.event(wall) for event in events.finish())
     return Log(lines, first, max(first, last), boot_id, missed, whole, anchored, found)
 
@@ -406,7 +567,7 @@ def _with_card(event: Event, cards: dict[int, set[str]]) -> Event:
     cpu = event.details.get("cpu", "")
     found = sorted(cards.get(int(cpu), ())) if cpu.isdigit() else []
     frames = event.details.get("frames", "")
-    is_driver = any(f"[{driver}]" in frames for driver in ("xe", "i915", "amdgpu", "nvidia"))
+    is_driver = driver_of(event) != ""
     if len(found) == 1 and (is_driver or (event.kind == "lockup.hard" and not frames)):
         return replace(event, bdf=found[0])
     return replace(event, details={**event.details, "cards": ", ".join(found)}) if found else event
@@ -429,20 +590,18 @@ def _take(lines: Lines, parse: Any) -> Reading[Log]:
     if end.value is None:
         return end.then(lambda _: log)
     said = shorten(end.value.stderr)
-    refused = re.search(
-        r"not permitted|permission denied|insufficient permissions|not seeing messages", end.value.stderr, re.I
-    )
+    refused = _REFUSED.search(end.value.stderr) or _REFUSED.search(problem)
     if end.value.rc != 0:
-        return Reading.no("permission" if refused else "exit", f"exit {end.value.rc}: {said}", source)
+        return Reading.no("permission" if refused else "exit", f"exit {end.value.rc}: {said or problem}", source)
     if log is None:
         return Reading.no("permission" if refused else "not_understood", said or f"exit 0 but {problem}", source)
     return Reading(log, source)
 
 
-def _from_journal(reader: Reader) -> Reading[Log]:
-    found = _take(reader.lines(JOURNAL[0]), parse_journal)
+def _from_journal(reader: Reader, booted: float | None) -> Reading[Log]:
+    found = _take(reader.lines(JOURNAL[0]), lambda lines: parse_journal(lines, booted))
     if found.value is None and found.unread in ("tool_missing", "exit"):
-        other = _take(reader.lines(JOURNAL[1]), parse_journal)
+        other = _take(reader.lines(JOURNAL[1]), lambda lines: parse_journal(lines, booted))
         return other if other.value is not None or found.unread == "tool_missing" else found
     return found
 
@@ -450,7 +609,7 @@ def _from_journal(reader: Reader) -> Reading[Log]:
 def read(reader: Reader) -> KernelLog:
     booted = _booted(reader)
     now = reader.taken_at()
-    log = journal = _from_journal(reader)
+    log = journal = _from_journal(reader, booted)
     access = "journal"
     if journal.value is None:
         log, access = _take(reader.lines(DMESG), lambda lines: parse_text(lines, now, booted)), "dmesg"
@@ -463,6 +622,10 @@ def read(reader: Reader) -> KernelLog:
     if any(event.kind.startswith("lockup.") for event in events.value or ()):
         cards = _card_irqs(reader)
         events = events.then(lambda found: with_cards(found, cards))
+    suspects: set[str] = set()
+    if events.value is not None:
+        named, suspects = _with_drivers(reader, events.value)
+        events = Reading(named, events.source)
     return KernelLog(
         access=log.then(lambda _: access),
         first=log.then(lambda one: _known(one.first)),
@@ -472,12 +635,34 @@ def read(reader: Reader) -> KernelLog:
         missed=log.then(lambda one: one.missed),
         lines=log.then(lambda one: one.lines),
         events=events,
-        faulted=events.then(
-            lambda found: tuple(
-                sorted({event.bdf for event in found if event.bdf and is_fault(event.kind) and not event.previous_boot})
-            )
-        ),
+        faulted=events.then(lambda _: tuple(sorted(suspects))),
     )
+
+
+def _with_drivers(reader: Reader, events: tuple[Event, ...]) -> tuple[tuple[Event, ...], set[str]]:
+    """The events, those without an address given the one card of their driver, and every card that may have faulted.
+
+    A line that names no card of a driver with several is suspected of all of them: none of them is to be called into.
+    """
+    found: list[Event] = []
+    suspects: set[str] = set()
+    cards: dict[str, list[str]] = {}
+    for event in events:
+        driver = driver_of(event)
+        if is_bad(event) and not event.previous_boot:
+            if event.kind == "iommu.timeout" and event.bdf:
+                kind = reader.line(f"/sys/bus/pci/devices/{event.bdf}/class").value or ""
+                suspects |= {event.bdf} if kind.startswith(("0x03", "0x12")) else set()
+            elif event.bdf:
+                suspects.add(event.bdf)
+            elif driver in GPU_DRIVERS:
+                if driver not in cards:
+                    bound = reader.names(f"/sys/bus/pci/drivers/{driver}").value or ()
+                    cards[driver] = [name.lower() for name in bound if re.fullmatch(BDF, name)]
+                suspects.update(cards[driver])
+                event = replace(event, bdf=cards[driver][0]) if len(cards[driver]) == 1 else event
+        found.append(event)
+    return tuple(found), suspects
 
 
 def _neither(journal: Reading[Log], ring: Reading[Log]) -> Reading[Log]:

@@ -21,6 +21,7 @@ NEAR_LINES = 400
 NOTES = 12  # words kept per detail
 CACHE = 20_000  # lines of error reports whose meaning is kept
 NOTED = 64
+TRACE_SECONDS = 60.0  # a call trace that takes longer is another one
 
 
 @dataclass(frozen=True)
@@ -130,10 +131,12 @@ def severity_of_bit(name: str) -> str:
 def severity(text: str) -> str:
     """One of ``corrected``, ``nonfatal``, ``fatal``, or "" when the text is cut off before it can be told.
 
-    >>> severity("Corr"), severity("Uncorrectable (Non-Fatal)"), severity("Uncorrected (Fatal)"), severity("Uncorrec")
+    >>> severity("C"), severity("Uncorrectable (Non-Fatal)"), severity("Uncorrected (Fatal)"), severity("Uncorrec")
     ('corrected', 'nonfatal', 'fatal', '')
     """
     low = text.lower()
+    if low and ("corrected".startswith(low) or "correctable".startswith(low)):
+        return "corrected"
     if low.startswith("uncorr"):
         if "non-fatal" in low or "nonfatal" in low:
             return "nonfatal"
@@ -177,8 +180,8 @@ _STATUS_WORDS = re.compile(r"error status/mask=([0-9a-fA-F]{8})/([0-9a-fA-F]{8})
 _BITS = re.compile(r"\[ ?(\d{1,2})\] +([A-Za-z][A-Za-z_ -]*?) *(?:\(First\))?(?= *\[| *>?$|  )")
 _APEI = re.compile(r"aer_status: 0x([0-9a-fA-F]+), aer_mask: 0x([0-9a-fA-F]+)")
 _RECOVERY = (
-    (re.compile(r"AER: device recovery successful"), "recovered"),
-    (re.compile(r"AER: device recovery failed|AER: can't recover|subordinate device reset failed"), "failed"),
+    (re.compile(r"AER: device recovery s"), "recovered"),
+    (re.compile(r"AER: device recovery f|AER: can't recover|subordinate device reset failed"), "failed"),
     (re.compile(r"(?:broadcast error_detected|has no AER-aware driver)"), ""),
     (
         re.compile(
@@ -225,6 +228,7 @@ _RULES: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         ("xe.coredump_deleted", "coredump", r"device coredump (?:file )?has been deleted"),
         ("xe.cat_error", "cat error", r"engine memory cat error"),
         ("xe.fault_response", "response", r"fault response: unsuccessful|page fault.*response:? -E"),
+        ("xe.pm_underflow", "underflow", r"runtime PM usage count underflow"),
         ("xe.kernel_job", "job", r"in no process \[-1\]|kernel-submitted job timed out"),
         ("xe.timedout_job", "job", r"timed ?out job\b"),
         ("xe.job_check", "job", r"check job timeout"),
@@ -234,7 +238,7 @@ _RULES: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         (
             "xe.reset_failed",
             "failed",
-            r"reset request failed|schedule (?:en|dis)able failed to respond|\breset failed\b",
+            r"reset request failed|schedule (?:en|dis)able failed to respond|\breset failed\b|failed to reset GuC\b",
         ),
         ("amdgpu.page_fault", "page fault", r"\bpage fault \(src_id"),
         ("xe.page_fault", "fault", r"faulted address: |faulttype: "),
@@ -247,6 +251,7 @@ _RULES: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         ("xe.no_reply", "no reply", r"guc mmio request \S+ no reply"),
         ("xe.vm_error", "vm worker", r"VM worker error: "),
         ("xe.open_block", "gt", r"GT\d+: *(?:\n.*)?$"),
+        ("amdgpu.soft_recovered", "soft recovered", r"\bring \S+ timeout, but soft recovered"),
         ("amdgpu.ring_timeout", "timeout", r"\bring \S+ timeout"),
         ("amdgpu.reset", "gpu reset", r"gpu reset begin"),
         ("gpu.lost", "bus", r"fallen off the bus|lost from (?:the )?bus"),
@@ -278,7 +283,7 @@ _RULES: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         (
             "dpc",
             "d",
-            r"(?:DPC: containment event|EDR: (?:EDR )?event received|DPC: ERR_\w+ detected)"
+            r"(?:DPC: containment ev|EDR: (?:EDR )?event received|DPC: (?:ERR_\w+|unmasked uncorrectable error) detect)"
             r"(?:.*?status:? ?(?P<status>0x[0-9a-f]+))?",
         ),
         ("aer.enabled", "aer", r"AER: enabled with IRQ"),
@@ -286,8 +291,57 @@ _RULES: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         ("gpu.other", "[drm", r"(?:timed out|\bhung\b|device lost)"),
     )
 )
-_GPU_DRIVERS = ("xe", "i915", "amdgpu", "nvidia", "nouveau", "radeon")
+GPU_DRIVERS = ("xe", "i915", "amdgpu", "nvidia", "nouveau", "radeon")
 _GPU_ONLY = ("xe.", "i915.", "amdgpu.", "gpu.other")
+# ``[drm:function [module]] …`` without a device, as older kernels print it; the module, or the function, tells whose.
+_DRM = re.compile(r"(?:\[drm\] )?\[drm:(?P<function>\w+)(?: \[(?P<module>\w+)\])?\]")
+_PREFIXES = (("xe_", "xe"), ("amdgpu_", "amdgpu"), ("i915_", "i915"), ("intel_", "i915"), ("radeon_", "radeon"))
+# What a line of a GPU driver may have been before a pager cut it off: kind, and how the text after its tags begins.
+# "" is no fault.
+_PHRASES = (
+    ("xe.fault_response", "Fault response: Unsuccessful"),
+    ("", "Fault response: Successful"),
+    ("xe.page_fault", "Faulted Address: "),
+    ("xe.engine_reset", "Engine reset: engine_class="),
+    ("xe.cat_error", "Engine memory CAT error"),
+    ("xe.timedout_job", "Timedout job: seqno="),
+    ("xe.kernel_job", "Kernel-submitted job timed out"),
+    ("xe.job_check", "Check job timeout: "),
+    ("xe.reset_failed", "Schedule enable failed to respond"),
+    ("xe.reset_failed", "Schedule disable failed to respond"),
+    ("xe.reset_failed", "GuC engine reset request failed"),
+    ("xe.reset_failed", "reset failed"),
+    ("xe.reset_failed", "Failed to reset GuC"),
+    ("xe.gt_reset", "trying reset"),
+    ("xe.gt_reset", "reset queued"),
+    ("xe.gt_reset", "reset started"),
+    ("xe.gt_reset", "reset done"),
+    ("xe.vm_error", "VM worker error: "),
+    ("xe.tlb_timeout", "TLB invalidation fence timeout"),
+    ("xe.no_reply", "GuC mmio request"),
+    ("", "GuC firmware"),
+    ("xe.pm_underflow", "Runtime PM usage count underflow"),
+    ("xe.coredump_created", "Xe device coredump has been created"),
+    ("", "Xe device coredump has been deleted"),
+    ("xe.coredump_created", "AMDGPU device coredump file has been created"),
+    ("xe.wedged", "CRITICAL: Xe has declared device"),
+    ("gpu.wedge_cut", "device wedged, "),
+    ("guc.load_failed", "load failed: status"),
+    ("guc.load_failed", "GuC load failed"),
+    ("pcode.timeout", "PCODE initialization timed"),
+    ("survivability", "In Survivability Mode"),
+    ("d3_failed", "Unable to change power state from D"),
+    ("probe_failed", "probe with driver "),
+    ("i915.hang", "GPU HANG: ecode"),
+    ("i915.hang", "stopped heartbeat on"),
+    ("i915.reset", "Resetting chip for"),
+    ("amdgpu.reset", "GPU reset begin"),
+    ("", "GPU reset succeeded"),
+)
+_TAGS = re.compile(r"(?:\[drm(?::[^\]]*)?\] *|\*ERROR\* *|Tile\d+: *|GT\d+: *|amdgpu: *)*")
+_TAG_CUT = re.compile(r"\[(?:d(?:r(?:m(?::[^\]]*)?)?)?)?|\*E?R?R?O?R?|T(?:i(?:l(?:e\d*:?)?)?)?|G(?:T\d*:?)?")
+_RING_CUT = re.compile(r"ring \S+ t\w*(?:, ?(?:s\w*|b\w*(?: \w*)*)?)?")
+ENOUGH = 8  # characters of a cut line that tell what it was
 # Lines that name no device first.
 _LOOSE: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
     (kind, word, re.compile(pattern, re.S))
@@ -302,7 +356,12 @@ _LOOSE: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         ),
         ("oom", "emory", r"Out of memory: Killed process (?P<pid>\d+) \((?P<process>[^)]*)\)"),
         ("oom", "emory", r"emory cgroup out of memory: Killed process (?P<pid>\d+) \((?P<process>[^)]*)\)"),
-        ("hung_task", "blocked", r"INFO: task (?P<process>\S+?):\d+ blocked for more than (?P<seconds>\d+) seconds"),
+        (
+            "hung_task",
+            "blocked",
+            r"INFO: task (?P<process>[^\n]{1,16}?):\d+ (?:<\w+> )?blocked for more than (?P<seconds>\d+) seconds",
+        ),
+        ("pci.ubsan", "UBSAN", r"UBSAN: [^\n]* in drivers/pci/(?P<file>\w+\.[ch])"),
         ("reset_reason", "reset reason", r"Previous system reset reason \[(?P<code>0x[0-9a-f]+)\]: (?P<reason>[^\n]*)"),
         (
             "aspm.off_firmware",
@@ -327,7 +386,11 @@ _LOOSE: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
             "_OSC",
             r"(?:(?P<bridges>PNP0A0[38]:\w+): )?_OSC: OS now controls [(\[](?P<features>[^)\]]*)[)\]]",
         ),
-        ("iommu.timeout", "IOTLB", rf"AMD-Vi: .*IOTLB_INV_TIMEOUT device=(?P<bdf>{BDF})"),
+        (
+            "iommu.timeout",
+            "IOTLB",
+            r"AMD-Vi: .*IOTLB_INV_TIMEOUT device=(?P<bdf>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])",
+        ),
         ("i915.hang", "GPU HANG", r"\[drm[^\]]*\].*GPU HANG\b"),
         ("guc.version", "wanted", r"GuC version:? (?P<version>\d[\d.]*\d),? \(?wanted (?P<wanted>\d[\d.]*\d)"),
         (
@@ -337,6 +400,7 @@ _LOOSE: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         ),
     )
 )
+_FRAME = re.compile(r"(?:(?:\? )?([\w.]+)\+0x[0-9a-f]+/0x[0-9a-f]+|Workqueue: \S+ ([\w.]+))(?: \[(\w+)\])?")
 _NVRM_BDF = re.compile(rf"PCI:([0-9a-fA-F]{{4,8}}:[0-9a-fA-F]{{2}}:[0-9a-fA-F]{{2}})(\.[0-7])?|({BDF})")
 _NOTES = {
     "engines": re.compile(r"(?:engine_class=|\bclass=|EngineClass: ?\d+ )(\w+)|\b(bcs|ccs|rcs|vcs|vecs) page fault"),
@@ -347,6 +411,7 @@ _NOTES = {
 
 _FAULT_WORDS = (
     "engine_reset", "gt_reset", "fault_response", "page_fault", "cat_error", "timedout_job", "kernel_job", "job_check",
+    "pm_underflow", "soft_recovered", "cut",
     "reset_failed", "vm_error", "tlb_timeout", "no_reply",
     "coredump_created", "wedged", "wedge_cut", "recovered", "other", "hang", "reset",
     "ring_timeout", "xid", "lost", "load_failed", "timeout",
@@ -363,6 +428,29 @@ def is_fault(kind: str) -> bool:
     return kind in ("survivability", "lockup.hard") or (
         family in ("xe", "gpu", "i915", "amdgpu", "nvrm", "guc", "pcode") and word in _FAULT_WORDS
     )
+
+
+def is_bad(event: Event) -> bool:
+    """Does an event speak against a card: a fault, or something of the host in which a GPU driver had a part?
+
+    The signs that the public B70 optimization lab took for one family are here: a card that does not come back from
+    its sleep, an invalidation that the IOMMU waited for in vain, a lockup or a blocked task inside the driver.
+    """
+    if event.kind in ("d3_failed", "lockup.hard", "lockup.soft", "hung_task"):
+        return driver_of(event) != "" or (event.kind == "lockup.hard" and event.bdf != "")
+    return is_fault(event.kind) or event.kind == "iommu.timeout"
+
+
+def driver_of(event: Event) -> str:
+    """The GPU driver that an event is about, or ""."""
+    for word in (event.details.get("driver", ""), event.details.get("frame_driver", "")):
+        found = [driver for driver in word.split(", ") if driver in GPU_DRIVERS]
+        if found:
+            return found[0]
+    return _FAMILIES.get(event.kind.partition(".")[0], "")
+
+
+_FAMILIES = {"xe": "xe", "guc": "xe", "i915": "i915", "amdgpu": "amdgpu", "nvrm": "nvidia"}
 
 
 def _groups(found: re.Match[str]) -> dict[str, str]:
@@ -389,30 +477,72 @@ def classify(text: str) -> Said | None:
     if found is None:
         return _loose(text)
     device, rest = bdf(found.group("bdf")), found.group("rest")
+    driver = found.group("driver").split()[-1]
     said = _aer(device, rest)
     if said is not None:
+        if driver in GPU_DRIVERS:
+            said.details["gpus"] = device
         return said
-    driver = found.group("driver").split()[-1]
+    return _by_rule(driver, device, rest) or _cut(driver, device, rest) or _loose(text, device)
+
+
+def _by_rule(driver: str, device: str, rest: str) -> Said | None:
+    """What a driver says of a device (or of none, ""), by the first rule that fits."""
     low = rest.lower()
     for kind, word, pattern in _RULES:
-        if word not in low or (kind.startswith(_GPU_ONLY) and driver not in _GPU_DRIVERS and "[drm" not in low):
+        if word not in low or (kind.startswith(_GPU_ONLY) and driver not in GPU_DRIVERS and "[drm" not in low):
             continue
         match = pattern.search(rest)
         if match:
-            kind = f"gpu.{kind[3:]}" if kind.startswith("xe.") and driver != "xe" and driver in _GPU_DRIVERS else kind
+            kind = f"gpu.{kind[3:]}" if kind.startswith("xe.") and driver != "xe" and driver in GPU_DRIVERS else kind
             details = {"driver": driver, **_groups(match)}
             if "at" in details:
                 details["at"] = bdf(details["at"])
             return Said(*_settled(kind, device, details, rest))
-    return _loose(text, device)
+    return None
+
+
+def _cut(driver: str, device: str, rest: str) -> Said | None:
+    """What a line of a GPU driver said before a pager cut it off; ``gpu.cut`` when it may have been a fault.
+
+    >>> _cut("xe", "0000:03:00.0", "[drm] Tile0: GT0: Fault response: Unsuc>").kind
+    'xe.fault_response'
+    >>> _cut("xe", "0000:03:00.0", "[drm] Xe device coredump has been >").kind
+    'gpu.cut'
+    >>> _cut("xe", "0000:03:00.0", "[drm] Using GuC firmware from xe/bm>")
+    """
+    if driver not in GPU_DRIVERS or "\n" in rest.strip() or not is_cut(rest):
+        return None
+    text = rest.rstrip()[:-1]
+    tags = _TAGS.match(text)
+    left = text[tags.end() :] if tags else text
+    kinds = {kind for kind, phrase in _PHRASES if phrase.lower().startswith(left.lower())}
+    if _RING_CUT.fullmatch(left):
+        kinds = {"amdgpu.ring_timeout", "amdgpu.soft_recovered"}
+    if not kinds and not _TAG_CUT.fullmatch(left):
+        return None
+    if kinds == {""}:
+        return None
+    kind = next(iter(kinds)) if len(kinds) == 1 and len(left) >= ENOUGH else "gpu.cut"
+    if kind.startswith("xe.") and driver != "xe":
+        kind = f"gpu.{kind[3:]}"
+    return Said(kind, device, {"driver": driver, "cut": "yes"})
 
 
 def _loose(text: str, device: str = "") -> Said | None:
+    drm = _DRM.match(text)
+    if drm is not None and not device:
+        function, driver = drm.group("function"), drm.group("module") or ""
+        driver = driver or next((name for prefix, name in _PREFIXES if function.startswith(prefix)), "")
+        said = (_by_rule(driver, "", text) or _cut(driver, "", text)) if driver in GPU_DRIVERS else None
+        if said is not None:
+            return said
     for kind, word, pattern in _LOOSE:
         match = pattern.search(text) if word in text else None
         if match:
             details = _groups(match)
             named = details.pop("bdf", "")
+            named = f"0000:{named}" if named.count(":") == 1 else named  # the domain is newer than the line
             return Said(kind, bdf(named) if named else device, details)
     return None
 
@@ -437,13 +567,19 @@ def _nvrm(text: str) -> Said | None:
         device = bdf(found.group(3) or found.group(1) + (found.group(2) or ".0"))
     if "fallen off the bus" in text:
         return Said("nvrm.lost", device, {"driver": "nvidia"})
-    xid = re.search(r"Xid \(.*?\): (\d+)", text)
+    xid = re.search(r"Xid \(.*?\): (\d+)(?![\d>])", text)
     if xid:
         return Said(
             "nvrm.lost" if xid.group(1) == "79" else "nvrm.xid", device, {"driver": "nvidia", "xid": xid.group(1)}
         )
     if "RmInitAdapter failed" in text:
         return Said("probe_failed", device, {"driver": "nvidia"})
+    if is_cut(text):
+        tail = re.search(r"\b(has f[^>]*)>\s*$", text)
+        if tail and "has fallen off the bus".startswith(tail.group(1)):
+            return Said("nvrm.lost", device, {"driver": "nvidia", "cut": "yes"})
+        if re.search(r"Xid(?: \([^)]*(?:\):? ?\d*)?)?>\s*$|GPU [^>]*(?:: ?|has ?)>\s*$", text):
+            return Said("gpu.cut", device, {"driver": "nvidia", "cut": "yes"})
     return None
 
 
@@ -465,7 +601,10 @@ def _aer(device: str, rest: str) -> Said | None:
     if found:
         return Said("aer:apei", device, {"status": found.group(1), "mask": found.group(2)})
     if rest.lstrip().startswith(("[", "AER:")) or "] " in rest:
-        bits = [bit_name(name) for _, name in _BITS.findall(rest.strip())]
+        found_bits = _BITS.findall(rest.strip())
+        bits = [bit_name(name) for _, name in found_bits]
+        if found_bits and is_cut(rest):
+            bits[-1] = _whole_bit(*found_bits[-1])
         known = [name for name in bits if severity_of_bit(name) or name.startswith("Unknown")]
         if known and not rest.startswith("[drm"):
             return Said("aer:bits", device, {"bits": ", ".join(known)})
@@ -475,7 +614,42 @@ def _aer(device: str, rest: str) -> Said | None:
     for pattern, word in _RECOVERY:
         if pattern.search(rest):
             return Said("aer:recovery", device, {"word": word})
+    return _aer_cut(device, rest) if is_cut(rest) else None
+
+
+def _aer_cut(device: str, rest: str) -> Said | None:
+    """A line of an error report that a pager cut off before its first word that counts.
+
+    >>> _aer_cut("0000:00:03.1", "AER: Multip>").kind, _aer_cut("0000:00:03.1", "PCIe Bus Err>").kind
+    ('aer:announced', 'aer:header')
+    >>> _aer_cut("0000:00:03.1", "AER: enabled wi>")
+    """
+    text = rest.rstrip()[:-1]
+    left = text[4:].lstrip() if text.startswith("AER:") else text
+    words = ("Corrected", "Correctable", "Uncorrected", "Uncorrectable", "Multiple Corr", "Multiple Uncorr")
+    if text.startswith("AER:") and any(word.startswith(left) for word in words):
+        word = "corrected" if left.startswith(("C", "Multiple C")) else ""
+        multiple = "yes" if left.startswith("M") else ""
+        return Said("aer:announced", device, {"severity": word, "source": "", "multiple": multiple, "cut": "yes"})
+    if len(left) > 5 and "PCIe Bus Error: severity=".startswith(left):
+        return Said("aer:header", device, {"severity": "", "layer": "", "agent": ""})
     return None
+
+
+def _whole_bit(number: str, name: str) -> str:
+    """The name of a status bit of which a pager left only the beginning; its number is a help.
+
+    >>> _whole_bit("12", "Time"), _whole_bit("12", "T")
+    ('Timeout', 'T')
+    """
+    known = bit_name(name)
+    if severity_of_bit(known):
+        return known
+    plain = re.sub(r"[\s_-]", "", name).lower()
+    of_number = {table.get(int(number)) for table in (CORRECTABLE, UNCORRECTABLE)}
+    found = {short for short in of_number if short and short.lower().startswith(plain)}
+    found |= {short for long, short in _LONG.items() if long.startswith(plain) and short in of_number}
+    return found.pop() if len(found) == 1 else known
 
 
 def _announcement(device: str, found: re.Match[str]) -> Said:
@@ -631,6 +805,7 @@ class Block:
     texts: list[str]
     layer: str = ""
     by_firmware: bool = False
+    report: Announced | None = None
 
 
 @dataclass
@@ -657,6 +832,12 @@ def near(one: Message, other: Message) -> bool:
     return NO_TIME in (one.seconds, other.seconds) or abs(one.seconds - other.seconds) <= NEAR_SECONDS
 
 
+def _implied(said: Said) -> str:
+    """The severity that the bits of a line imply, or ""."""
+    words = said.details.get("bits", "").split(", ")
+    return next((severity_of_bit(word) for word in words if severity_of_bit(word)), "")
+
+
 class Events:
     """Takes messages in the order of the log and folds them."""
 
@@ -677,6 +858,8 @@ class Events:
         self._fault: tuple[str, Message, Folded | None] | None = None
         self.lockup: tuple[Folded, Message] | None = None
         self._nvidia = ""
+        self._nvidia_at: Message | None = None
+        self._contained: dict[str, tuple[int, Message]] = {}
 
     def fold(self, kind: str, device: str, previous_boot: bool = False, extra: str = "") -> Folded:
         """The growing event of this kind and device."""
@@ -703,7 +886,7 @@ class Events:
         kind = said.kind
         if kind.startswith("aer:"):
             if text.startswith("nvidia "):
-                self._nvidia = said.bdf  # its driver's own lines may name no card at all
+                self._nvidia, self._nvidia_at = said.bdf, message  # its driver's own lines may name no card at all
             if len(self._steps) >= CACHE:
                 self._steps.clear()
             self._steps[text] = said
@@ -712,6 +895,8 @@ class Events:
             self._hardware(said, message)
         elif kind == "xe.open_block":
             self._fault = (said.bdf, message, None)
+        elif kind == "dpc":
+            self._contain(said, message)
         else:
             self._plain(said, message)
 
@@ -730,29 +915,53 @@ class Events:
                 for found in pattern.finditer(text):
                     event.note(key, next(group for group in found.groups() if group))
         elif self.lockup is not None:
-            if message.order - self.lockup[1].order >= NEAR_LINES:
+            event, head = self.lockup
+            if message.order - head.order >= NEAR_LINES or message.seconds - head.seconds > TRACE_SECONDS:
                 self.lockup = None
                 return
-            frame = re.search(r"(?:\? )?(\w+)\+0x[0-9a-f]+/0x[0-9a-f]+(?: \[(\w+)\])?", text)
+            frame = _FRAME.search(text)
             if frame:
-                self.lockup[0].note("frames", frame.group(1) + (f" [{frame.group(2)}]" if frame.group(2) else ""))
+                name, module = frame.group(1) or frame.group(2), frame.group(3) or ""
+                event.note("frames", name + (f" [{module}]" if module else ""))
+                module = module or next((driver for prefix, driver in _PREFIXES if name.startswith(prefix)), "")
+                if module in GPU_DRIVERS:
+                    event.note("frame_driver", module)
 
     def _plain(self, said: Said, message: Message) -> None:
         kind, device = said.kind, said.bdf
         if said.details.get("driver") == "nvidia":
-            device = device or self._nvidia
-            self._nvidia = device or self._nvidia
-        event = self.fold(kind, device, extra=said.details.get("cpu", "") if kind.startswith("lockup") else "")
+            if not device and self._nvidia_at is not None and near(self._nvidia_at, message):
+                device = self._nvidia
+            if device:
+                self._nvidia, self._nvidia_at = device, message
+        is_trace = kind.startswith("lockup") or kind == "hung_task"
+        event = self.fold(
+            kind, device, extra=said.details.get("cpu") or said.details.get("process", "") if is_trace else ""
+        )
         event.seen(message)
         for key, value in said.details.items():
             event.note(key, value)
         if kind in ("xe.page_fault", "xe.fault_response"):
             self._fault = (device, message, event)
-        elif kind.startswith("lockup"):
+        elif is_trace:
             self.lockup = (event, message)
             self._frames(message)
-        elif kind == "dpc":
+
+    def _contain(self, said: Said, message: Message) -> None:
+        """A port that was contained says so in up to three lines: EDR, the event, what was detected."""
+        text = message.text
+        stage = 0 if "EDR:" in text else 1 if "containment ev" in text else 2
+        before = self._contained.get(said.bdf)
+        event = self.fold("dpc", said.bdf)
+        if before is not None and stage > before[0] and near(before[1], message):
+            event.touch(message)
+            event.line(text)
+        else:
+            event.seen(message)
             self._uncorrected.append(event)
+        self._contained[said.bdf] = (stage, message)
+        for key, value in said.details.items():
+            event.note(key, value)
 
     def _frames(self, message: Message) -> None:
         for line in message.text.split("\n")[1:]:
@@ -822,7 +1031,9 @@ class Events:
         report = self._report_of(device, message)
         if report is not None and word and report.severity and report.severity != word:
             report = None
-        block = Block(None, message, [message.text], said.details["layer"])
+        block = Block(None, message, [message.text], said.details["layer"], report=report)
+        if report is not None and word:
+            self._clarify(report, word)
         if report is not None and device not in report.headers:
             report.headers.add(device)
             if not report.learned or device == report.source:
@@ -832,6 +1043,24 @@ class Events:
             block.event = self._own(KIND_OF[word], device, message, report)
             self._detail(block, said, message, is_first=True)
         self._blocks[device] = self._newest_block = block
+
+    def _clarify(self, report: Announced, word: str) -> None:
+        """The severity of an announcement that was cut off is told by a later line of the same report."""
+        unclear = report.event
+        if report.severity or unclear.kind != "aer.unclear":
+            return
+        event = self.fold(KIND_OF[word], unclear.bdf)
+        event.seen(report.message)
+        event.root_port = event.root_port or report.port
+        event.severity = event.severity or word
+        event.note("severity_from", "bit name")
+        unclear.count -= 1
+        if unclear.count <= 0:
+            self._folded.pop(("aer.unclear", unclear.bdf, False, ""), None)
+        if word == "corrected":
+            self._uncorrected = [one for one in self._uncorrected if one is not unclear]
+        self._newest_aer = event
+        report.event, report.severity = event, word
 
     def _own(self, kind: str, device: str, message: Message, report: Announced | None = None) -> Folded:
         """An error that no root port announced, or a second device of one announcement."""
@@ -857,8 +1086,8 @@ class Events:
             event.noted.clear()
         event.noted[id(said)] = said
         for key, word in said.details.items():
-            if key in ("layer", "agent", "bits"):
-                event.note(key if key == "bits" else f"{key}s", word)
+            if key in ("layer", "agent", "bits", "gpus"):
+                event.note(f"{key}s" if key in ("layer", "agent") else key, word)
         if said.bdf != event.bdf:
             event.note("devices", said.bdf)
 
@@ -866,6 +1095,11 @@ class Events:
         """Status and bit lines."""
         device = said.bdf
         block = self._blocks.get(device)
+        if block is not None and block.report is not None and block.event is block.report.event:
+            implied = "" if block.report.severity else _implied(said)
+            if implied:
+                self._clarify(block.report, implied)
+                block.event = block.report.event
         is_newest = block is not None and block.event is not None and block.message.order > self._announced_at
         if block is not None and is_newest and near(block.message, message):  # the usual line of a storm
             self._detail(block, said, message)
@@ -874,13 +1108,14 @@ class Events:
         report = self._report_of(device, message)
         newer = report is not None and (block is None or report.message.order > block.message.order)
         if block is None or not near(block.message, message) or newer:
-            block = self._blocks[device] = Block(None, message, [])
+            block = self._blocks[device] = Block(None, message, [], report=report)
+            if report is not None and _implied(said):
+                self._clarify(report, _implied(said))
             if report is not None and (not report.learned or device == report.source):
                 block.event = report.event
                 report.headers.add(device)
         if block.event is None:
-            words = said.details.get("bits", "")
-            implied = next((severity_of_bit(word) for word in words.split(", ") if severity_of_bit(word)), "")
+            implied = _implied(said)
             if not implied:
                 block.texts.append(message.text)
                 self._newest_block = block
@@ -900,12 +1135,14 @@ class Events:
     def _recovery(self, said: Said, message: Message) -> None:
         if not said.details["word"]:
             return
+        gpu = said.details.get("gpus", "")
         domain = said.bdf.split(":")[0]
         recent = [event for event in self._uncorrected[-64:] if event.bdf.split(":")[0] == domain]
         exact = [event for event in recent if said.bdf in (event.bdf, event.root_port)]
         if exact or recent:
             event = (exact or recent)[-1]
             event.recovered = said.details["word"]
+            event.note("gpus", gpu)
             event.touch(message)
             event.line(message.text)
 
@@ -1023,7 +1260,8 @@ class Events:
 
     def _name_loose(self) -> None:
         """Lines without an address belong to the one card of that driver, when the log knows just one."""
-        for driver, prefixes in (("xe", ("xe.", "guc.")), ("nvidia", ("nvrm.",)), ("i915", ("i915.",))):
+        families = (("xe", ("xe.", "guc.")), ("nvidia", ("nvrm.",)), ("i915", ("i915.",)), ("amdgpu", ("amdgpu.",)))
+        for driver, prefixes in families:
             cards = {
                 event.bdf for event in self._folded.values() if event.bdf and driver in event.details.get("driver", ())
             }
@@ -1033,7 +1271,8 @@ class Events:
                 continue
             card = next(iter(cards))
             for event in self._folded.values():
-                if not event.bdf and event.kind.startswith(prefixes):
+                is_of = driver in event.details.get("driver", ()) or driver in event.details.get("frame_driver", ())
+                if not event.bdf and (event.kind.startswith(prefixes) or is_of):
                     event.bdf = card
 
 

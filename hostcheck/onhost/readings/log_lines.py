@@ -36,8 +36,19 @@ _BEGINS = re.compile(
 # Text that only ever continues the message of an earlier line (kernel drivers/gpu/drm/xe and i915).
 _CONTINUES = re.compile(
     r"\s|(?:ASID|Faulted Address|FaultType|AccessType|FaultLevel|EngineClass|EngineInstance): "
-    r"|IOCTLs and executions|Please file a|by (?:xe|i915) driver|use (?:xe|i915)\.force_probe"
+    r"|IOCTLs and executions|Please file a|by (?:xe|i915) driver|use (?:xe|i915)\.force_probe|Workqueue: |RIP: "
 )
+# What a terminal, a chat or a mail puts around lines: colours (as such, or as ``less`` and rsyslog write them), quotes.
+_COLOUR = re.compile(r"(?:\x1b|\^\[|#033)\[[0-9;]*[mK]")
+_QUOTE = re.compile(r"(?:[ \t]*>)+[ \t]?")
+_INDENT = re.compile(
+    r"[ \t]+(?=(?:<\d{1,3}>)?\[ *<? *\+?\d+\.\d{3}|\[[A-Z][a-z]{2} |\d{4}-\d\d-\d\d[T ]\d\d:"
+    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d )"
+)
+_MARK = re.compile(r"-- (?:Boot \w+|Reboot) --")
+_FIRST = ("Linux version ", "Booting Linux on ")
+_AT_BOOT = "    0.000000]"
+_SETTLED = 10.0  # seconds since boot after which no line of time 0 comes any more
 
 
 def parse_iso(text: str) -> tuple[float, bool]:
@@ -216,7 +227,110 @@ def continues(text: str) -> bool:
 
 def is_cut(text: str) -> bool:
     """Did a pager cut this line off? It then ends in ``>``."""
+    text = text.rstrip()
     return text.endswith(">") and not text.endswith((" <>", "->"))
+
+
+def is_first(text: str) -> bool:
+    """Is this the message with which a kernel begins its log?
+
+    >>> is_first("Linux version 7.0.0-27-generic (gcc)"), is_first("Linux agpgart interface v0.103")
+    (True, False)
+    """
+    return text.startswith(_FIRST)
+
+
+class Tidy:
+    """Takes off what is not of the log: colours, quotes, blanks before the whole text or before a time.
+
+    >>> Tidy()(["> [    1.0] a", ">     ASID: 9", "> [    2.0] b"])
+    ['[    1.0] a', '    ASID: 9', '[    2.0] b']
+    >>> Tidy()(["    xe 0000:03:00.0: a", "        ASID: 9"])
+    ['xe 0000:03:00.0: a', '    ASID: 9']
+    """
+
+    def __init__(self) -> None:
+        self._margin: str | None = None
+
+    def __call__(self, batch: list[str], blob: str | None = None) -> list[str]:
+        """The same number of lines; the same list when nothing had to be taken off. blob: the lines, joined."""
+        blob = "\n".join(batch) if blob is None else blob
+        found = batch
+        if self._margin is None:
+            blob = blob.lstrip("\ufeff")
+            found = [batch[0].lstrip("\ufeff"), *batch[1:]] if batch[0].startswith("\ufeff") else batch
+        if "\x1b" in blob or "^[[" in blob or "#033[" in blob:
+            found = [_COLOUR.sub("", line) for line in found]
+            blob = "\n".join(found)
+        if ">" in blob:
+            found = [_unquoted(line) for line in found]
+            blob = "\n".join(found)
+        if self._margin is None:
+            self._margin = _margin(found)
+        if self._margin:
+            found = [line[len(self._margin) :] if line.startswith(self._margin) else line for line in found]
+            blob = "\n".join(found)
+        if "\n " in blob or "\n\t" in blob or blob.startswith((" ", "\t")):
+            found = [_unindented(line) for line in found]
+        return found
+
+
+def _unquoted(line: str) -> str:
+    quote = _QUOTE.match(line)
+    return line[quote.end() :] if quote else line
+
+
+def _unindented(line: str) -> str:
+    blanks = _INDENT.match(line) if line[:1] in (" ", "\t") else None
+    return line[blanks.end() :] if blanks else line
+
+
+def _margin(lines: list[str]) -> str:
+    """Blanks with which every line begins."""
+    told = [line for line in lines if line.strip()]
+    if not told:
+        return ""
+    low, high = min(told), max(told)
+    length = next((at for at, (a, b) in enumerate(zip(low, high)) if a != b), min(len(low), len(high)))
+    return low[: length - len(low[:length].lstrip(" \t"))]
+
+
+class Boots:
+    """Finds where another boot begins in a log that holds several.
+
+    A boot begins with ``Linux version`` (after ``Booting Linux on`` on Arm), at a mark (``-- Boot ID --``,
+    older: ``-- Reboot --``) or where the kernel's own time starts again at 0.
+    """
+
+    def __init__(self) -> None:
+        self._was_first = False
+        self._seconds = NO_TIME
+
+    def __call__(self, batch: list[str], low: str) -> list[tuple[bool, list[str]]]:
+        """The batch in pieces, each with whether it begins a boot. low: the lines, joined, in lower case."""
+        marked = "linux version " in low or "booting linux" in low or "-- boot " in low or "-- reboot " in low
+        if not marked and _AT_BOOT not in low:
+            self._was_first = False
+            self._seconds = _seconds(batch[-1])
+            return [(False, batch)]
+        pieces: list[tuple[bool, list[str]]] = [(False, [])]
+        clock = Clock(None, 0.0)
+        for line in batch:
+            stamp, text = clock.split(line)
+            is_begin = is_first(text)
+            is_again = _AT_BOOT in line and _seconds(line) == 0.0 and self._seconds > _SETTLED
+            if (is_begin and not self._was_first) or is_again or _MARK.match(line):
+                pieces.append((True, []))
+            pieces[-1][1].append(line)
+            self._was_first = is_begin
+            self._seconds = _seconds(line) if stamp is not None else self._seconds
+        return [piece for piece in pieces if piece[1]]
+
+
+def _seconds(line: str) -> float:
+    """The kernel's own time in a line, wherever it stands before the message."""
+    found = re.search(r"\[ *(\d+\.\d{6})\]", line[:120])
+    return float(found.group(1)) if found else NO_TIME
 
 
 class Message(NamedTuple):
