@@ -166,7 +166,7 @@ def xpu_smi(facts: Facts, expectation: Expectation, previous: Facts | None = Non
     missing = [
         gpu for answer in (smi.devices.value, smi.listed.value) if answer is not None for gpu in unseen(bound, answer)
     ]
-    hidden = [gpu for gpu in missing if small(gpu)]
+    hidden = [gpu for gpu in missing if small(gpu) or gpu.bdf in (smi.small_bars.value or ())]
     family = (facts.identity.os_id.value or "") in ("debian", "ubuntu")
     step = "apt-get install --only-upgrade xpu-smi" if family else "dnf upgrade xpu-smi"
     if any(DAEMON.search(problem.text) for problem in problems):
