@@ -226,7 +226,11 @@ def next_boot(given: argparse.Namespace) -> int:
 def explain_options(parser: Parser) -> None:
     source_options(parser)
     judge_options(parser)
-    parser.add_argument("check", nargs="?", help="id of a check, e.g. cpu.governor; without one: list all")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("check", nargs="?", help="id of a check, e.g. cpu.governor; without one: list all")
+    what.add_argument(
+        "--symptom", metavar="TEXT", help="what you see, in your own words: which checks tell, and say here"
+    )
 
 
 def explain(given: argparse.Namespace) -> int:
@@ -234,6 +238,8 @@ def explain(given: argparse.Namespace) -> int:
     from . import checks
     from .report import terminal
 
+    if given.symptom is not None:
+        return explain_symptom(given)
     out = terminal.console()
     if not given.check:
         for declaration in sorted(checks.ALL, key=lambda one: one.ids):
@@ -489,6 +495,37 @@ def learn(given: argparse.Namespace) -> int:
     return 0 if wanted else 3
 
 
+def explain_symptom(given: argparse.Namespace) -> int:
+    """Find the symptoms that a person means, and what the checks that tell say of this host; 1 when none is known."""
+    from .decisions import SYMPTOMS, matching
+    from .findings import HOST
+    from .report import terminal
+
+    out = terminal.console()
+    rows = matching(given.symptom)
+    if not rows:
+        out.print("no symptom has a word of that; known are:")
+        for row in SYMPTOMS:
+            out.print(f"  {row.seen}")
+        return 1
+    report = judge(given)
+    told = [*report.findings, *(one for cause in report.findings for one in cause.explains)]
+    for row in rows:
+        out.print(row.seen, style="bold")
+        out.print(f"  likely: {row.cause}")
+        for id in row.checks:
+            found = [one for one in told if one.id == id]
+            for group in terminal.grouped(found):
+                first = group[0]
+                names = " ".join(one.subject.name for one in group if one.subject != HOST)
+                line = f"  {first.status.value:<15}{id}{f'  {names}' if names else ''}  "
+                out.print(line + terminal.visible(first.seen), style=terminal.STYLE[first.status])
+            if not found:
+                out.print(f"  {'-':<15}{id}  nothing here for it to judge")
+        out.print(f"  then: {row.then}")
+    return 0
+
+
 Verb = tuple[Callable[[argparse.Namespace], int], Callable[[Parser], None]]
 VERBS: dict[str, Verb] = {
     "audit": (audit, audit_options),
@@ -510,6 +547,7 @@ examples:
   hostcheck audit --expect class.yml --format json what a program reads
   hostcheck record -o host.json                    a redacted recording of this machine
   hostcheck explain pcie.link.width                what a check looks at, and why
+  hostcheck explain --symptom "two cards are slow" which checks tell, and what they say here
   hostcheck topology                               every hop from root port to card
   hostcheck diff fast.json slow.json               why is the second host slower
   hostcheck learn good.json -o class.yml           what a good host is, as an expectation
