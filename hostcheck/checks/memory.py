@@ -132,8 +132,11 @@ def pressure(facts: Facts, expectation: Expectation, previous: Facts | None = No
 
 
 def _without(reading: Reading[Pressure]) -> bool:
-    """Is there no such information? With ``psi=0`` the files are there and reading them gives EOPNOTSUPP."""
-    return reading.unread == "absent" or reading.detail.startswith("EOPNOTSUPP")
+    """Is there no such information? With ``psi=0`` the files are there and reading them gives EOPNOTSUPP.
+
+    Python calls that number by its other name, ENOTSUP.
+    """
+    return reading.unread == "absent" or reading.detail.startswith(("EOPNOTSUPP", "ENOTSUP"))
 
 
 @check("mem.driver_held", title="Drivers do not hold most of the memory")
