@@ -156,6 +156,7 @@ def test_the_boot_line_through_grub_with_a_trial_and_back(vm_grub: Vm, tmp_path:
     assert "lab.word=1" not in vm.read("/proc/cmdline").split()
 
 
+@pytest.mark.long
 def test_a_trial_boot_that_is_not_confirmed_is_over_with_the_next_boot(vm_grub: Vm, tmp_path: Path) -> None:
     play = Play(vm_grub, tmp_path, {"kernel_arguments": {"present": ["lab.word=2"], "try_once": True}})
     play.ok("apply.yml")
@@ -187,6 +188,7 @@ def test_a_card_that_comes_back_stays_on(vm: Vm, tmp_path: Path) -> None:
     assert "hostcheck" not in vm.sh("ls /etc/udev/rules.d /etc/systemd/system").stdout
 
 
+@pytest.mark.long
 def test_aspm_beside_pcie_aspm_off_is_refused(vm_grub: Vm, tmp_path: Path) -> None:
     vm = vm_grub
     first = Play(vm, tmp_path, {"kernel_arguments": {"present": ["pcie_aspm=off"]}})
