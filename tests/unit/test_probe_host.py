@@ -104,6 +104,17 @@ def test_the_time_is_named_and_the_seed_is_kept(tmp_path: Path) -> None:
     assert {receipt["seed"] for receipt in trial.run(seed=77)} == {77}
 
 
+def test_containers_of_their_own_cannot_meet(tmp_path: Path) -> None:
+    engine = tmp_path / "docker"
+    engine.write_text('#!/bin/sh\nshift 2; exec "$@"\n')
+    engine.chmod(0o755)
+    trial = Trial(tmp_path, [row(n, bdf) for n, bdf in enumerate(CARDS[:2])])
+    found = trial.run(ranks=None, cards=CARDS[:2], command=[str(engine), "run", "vllm:1", *fake.PYTHON])
+    assert all(one["validity"]["valid"] for one in found)
+    assert [one["collectives"] for one in found] == [[], []]
+    assert any(line.startswith("all-reduce not covered: containers of their own") for line in trial.said)
+
+
 def test_an_integrated_gpu_at_index_0_is_not_taken_for_a_card(tmp_path: Path) -> None:
     igpu = "0000:00:02.0"
     here = "/sys/devices/pci0000:00/0000:00:02.0"
@@ -294,6 +305,7 @@ def test_the_digest_of_the_image_is_part_of_the_identity(tmp_path: Path, text: s
     (found,) = trial.run(cards=CARDS[:1], command=command, image="vllm:1")
     assert found["workers"][0]["identity"]["container_digest"] == digest
     assert found["asked"]["container"]["image"] == "vllm:1"
+    assert found["collectives"] == []
     if not digest:
         assert any(line.startswith("the digest of vllm:1 is not known: expected a sha256") for line in trial.said)
 

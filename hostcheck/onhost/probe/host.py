@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -100,7 +101,7 @@ def survey(reader: Reader, request: Request) -> Survey:
         obstacle = f"the cards of this host are not known ({facts.pcie.gpus.unread}: {facts.pcie.gpus.detail})"
     elif request.device in ("xpu", "cuda") and not cards:
         obstacle = f"this host has no card for {request.device}"
-    ranks = request.ranks if request.ranks is not None else (len(cards) if len(cards) >= 2 else 0)
+    ranks = request.ranks if request.ranks is not None else default_ranks(request.command, len(cards))
     one = schedule.expected_seconds(QUICK if request.quick else FULL, looks=0) + WORK_AFTER_S
     expected = (LISTING_S if cards else 0.0) + max(1, len(cards)) * one + (RANKS_S if ranks >= 2 else 0.0)
     timeout = request.timeout if request.timeout is not None else max(LEAST_TIMEOUT, TIMEOUT_FACTOR * expected)
@@ -165,6 +166,8 @@ class _Probe:
             others = f"not opened, because listing the devices opens {listed}"
             return [self.refuse((card,), "" if card.bdf in found.sick else others) for card in found.cards]
         self.job = replace(self.job, container=self.container())
+        if len(found.cards) >= 2 and self.request.ranks is None and not found.ranks:
+            self.say("all-reduce not covered: containers of their own meet only with --network host in the command")
         try:
             if found.cards:
                 self.all_cards()
@@ -302,6 +305,23 @@ def inspect_command(command: Sequence[str], image: str) -> tuple[str, ...]:
     if "exec" in words[words.index(engine) :][:3]:
         return (engine, "inspect", "--format", "{{.Image}}", image)
     return (engine, "image", "inspect", "--format", "{{.Id}}", image)
+
+
+def default_ranks(command: Sequence[str], cards: int) -> int:
+    """Return one rank for each card where there are two or more and the ranks can meet.
+
+    They meet on 127.0.0.1, which containers of their own share only on the host's network.
+
+    >>> default_ranks(["/opt/venv/bin/python"], 2), default_ranks(["podman", "run", "-i", "vllm:1"], 2)
+    (2, 0)
+    >>> default_ranks(["docker", "run", "--network=host", "vllm:1"], 2), default_ranks(["docker", "exec", "-i", "v"], 4)
+    (2, 4)
+    """
+    words = [word.rpartition("/")[2] for word in command]
+    apart = any(word in ENGINES for word in words[:3]) and "run" in words[:4]
+    if apart and not re.search(r"(?:^|\s)--net(?:work)?[= ]host(?:\s|$)", " ".join(command)):
+        return 0
+    return cards if cards >= 2 else 0
 
 
 def parse_digest(text: str) -> str:
