@@ -51,6 +51,9 @@ test-long: $(VENV)/.ready-test
 lint: $(VENV)/.ready-test
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/ansible-lint --offline --profile production
 
+lab-image: $(VENV)/.ready-test
+	@$(BIN)/python -m tests.lab.vm.build
+
 probe: $(VENV)/.ready-test
 	@hostcheck probe --device cpu --quick $(ARGS)
 
