@@ -135,7 +135,7 @@ def make_root(work: Path) -> Path:
     subprocess.run([*in_root, "systemctl", "--quiet", "disable", *DISABLED], check=True)
     enabled = ("lab-cards.service", "systemd-networkd.service")
     subprocess.run([*in_root, "systemctl", "--quiet", "enable", *enabled], check=True)
-    subprocess.run([*in_root, "useradd", "--create-home", "--shell=/bin/bash", "reader"], check=True)
+    subprocess.run([*in_root, "useradd", "--create-home", "--shell=/bin/bash", "--password=*", "reader"], check=True)
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "lab", "-f", str(work / "key")], check=True)
     for home in ("root", "home/reader"):
         keys = root / home / ".ssh/authorized_keys"
@@ -262,6 +262,7 @@ def make(work: Path) -> None:
             boot_file.unlink()
     (work / "kernels.json").write_text(json.dumps(releases))
     say("disk")
+    shutil.rmtree(root / "usr/src")  # the headers: many files that are not needed any more
     make_disk(root, work / "disk.img")
     shutil.rmtree(root)
     for kernel in KERNELS:

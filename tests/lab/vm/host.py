@@ -20,6 +20,8 @@ from . import cards, qemu
 from .image import Image
 from .qemu import Guarded, LabError, Qmp
 
+__all__ = ["LabError", "Vm"]
+
 PREFIX = "hostcheck-lab-"
 
 # Names of the status bits as the kernel shortens them (drivers/pci/pcie/aer.c), by severity.
@@ -104,7 +106,12 @@ class Vm:
         """
         state = shlex.quote(str(self.image.state(self.kernel)))
         self._start([*self._kernel_arguments(reboot_through), "-incoming", f"exec:cat {state}"])
-        self._wait_for_login(60)
+        deadline = time.monotonic() + 60
+        while self.qmp("query-status")["status"] == "inmigrate":
+            if time.monotonic() > deadline:
+                raise self._error("the saved state was not taken up")
+            time.sleep(0.02)
+        self._wait_for_login(120, listening=True)
         self.run(["date", "--set", f"@{time.time():.3f}"])  # the clock stood still since the state was saved
 
     def boot(self, extra: str = "", *, through: str = "direct") -> None:
@@ -170,7 +177,7 @@ class Vm:
         Raises LabError when it fails and ``check`` is set. Its ``returncode`` is 255 when the way in broke.
         """
         if not (self._login and self._login.running):
-            self._wait_for_login(30)
+            self._wait_for_login(60)
         if isinstance(input, str):
             input = input.encode()
         command = ["ssh", *self._ssh_options(), "-S", str(self._control), "root@127.0.0.1", shlex.join(argv)]
@@ -431,20 +438,23 @@ class Vm:
     def _ssh_options(self, port: str = "-p") -> list[str]:
         return ["-F", "none", *self._host_key_options(), "-i", str(self.image.key), port, str(self.port)]
 
-    def _wait_for_login(self, timeout: float) -> None:
-        """Log in: one connection stays open, and every command goes through it."""
+    def _wait_for_login(self, timeout: float, *, listening: bool = False) -> None:
+        """Log in: one connection stays open, and every command goes through it.
+
+        listening: the SSH server is known to be there, so no connection is spent on asking.
+        """
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             if self._machine is None or not self._machine.running:
                 raise self._error("the machine is not running")
-            if self._answers() and self._log_in(deadline):
+            if (listening or self._answers()) and self._log_in(deadline):
                 return
             time.sleep(0.1)
         raise self._error(f"no login within {timeout:g} s")
 
     def _answers(self) -> bool:
         """Does an SSH server speak? QEMU itself accepts connections long before one listens inside."""
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=2) as probe:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=5) as probe:
             return probe.recv(4) == b"SSH-"
         return False
 

@@ -111,12 +111,26 @@ static void xe_remove(struct pci_dev *pci)
 	drm_dev_put(drm);
 }
 
-static int xe_runtime(struct device *dev)
+/*
+ * A sleeping card is in D3cold, as the real ones are where the platform can cut their power. Only then
+ * does the kernel wake a device to read its config space (drivers/pci/access.c, pci_config_pm_runtime_get).
+ */
+static int xe_suspend(struct device *dev)
+{
+	struct pci_dev *pci = to_pci_dev(dev);
+
+	pci_save_state(pci);
+	pci_set_power_state(pci, PCI_D3hot);
+	pci->current_state = PCI_D3cold;
+	return 0;
+}
+
+static int xe_resume(struct device *dev)
 {
 	return 0;
 }
 
-static const struct dev_pm_ops xe_pm = { SET_RUNTIME_PM_OPS(xe_runtime, xe_runtime, NULL) };
+static const struct dev_pm_ops xe_pm = { SET_RUNTIME_PM_OPS(xe_suspend, xe_resume, NULL) };
 
 static const struct pci_device_id xe_ids[] = { { PCI_VDEVICE(INTEL, 0xe223) }, {} };
 MODULE_DEVICE_TABLE(pci, xe_ids);
