@@ -883,10 +883,10 @@ LSCPU_ROCKET_LAKE = [
 
 
 def two_cards_behind_plx() -> Host:
-    """Two B70 behind one PLX switch on a desktop board (case 56); ACS redirect is on, as the kernel sets it."""
+    """Two B70 behind one PLX switch on a desktop board (case 56), after its reporter cleared ACS redirect."""
     host = Host(
         "two-cards-behind-plx",
-        "intel/compute-runtime#935 (two B70 below one PLX switch, host bridge 8086:4c43), healthy state",
+        "intel/compute-runtime#935 (two B70 below one PLX switch, host bridge 8086:4c43), healthy, ACS redirect off",
         "2026-07-06T10:00:00Z",
         "72639405-ccdd-4fe0-9152-6d7e8f90a1b2",
         11_400.5,
@@ -959,7 +959,7 @@ def two_cards_behind_plx() -> Host:
             link=Link(8, 16, 8, 16, aspm=L0S | L1),
             buses=(first, first + 3),
             irq=122 + number,
-            acs=(0x5F, 0x1D),
+            acs=(0x5F, 0),
             iommu_group=4 + number,
             windows=windows(low, base + number * 32 * GIB, 32 * GIB),
             **plx,
@@ -976,6 +976,8 @@ def two_cards_behind_plx() -> Host:
                 iommu_group=10 + number,
             )
         )
+    for bdf in ("0000:0d:01.0", "0000:11:01.0"):
+        host.functions[bdf] = replace(host.functions[bdf], acs=(0x5F, 0))
     host.add(host_bridge("0000:00:00.0", ("8086", "4c43"), "Rocket Lake Host Bridge"))
     network, disk = small(host, ids=("8086", "43b8"), bus=4, root="00:1c.0", limit=8)
     host.kernel_boots(
