@@ -63,6 +63,4 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ[MARK] = "1"
     sys.stdout.flush()
     os.chdir(config.invocation_params.dir)
-    os.execvp(
-        "unshare", ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, paths, *again]
-    )
+    os.execvp("unshare", ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, paths, *again])

@@ -1,7 +1,7 @@
 """Gather's own time per subset, against ``sh`` that runs the same commands and one ``cat`` per file.
 
-Both are timed in turn in one run on this machine; the figure is the ratio of the medians. Exits 1 where it is above LIMIT, or
-where the whole gather takes more than WHOLE seconds or runs more than COMMANDS commands.
+Both are timed in turn in one run on this machine; the figure is the ratio of the medians. Exits 1 where it is above
+LIMIT, or where the whole gather takes more than WHOLE seconds or runs more than COMMANDS commands.
 """
 
 from __future__ import annotations
@@ -50,11 +50,10 @@ def main() -> int:
     print(f"{'subset':<12} {'files':>5} {'cmds':>4} {'gather ms':>10} {'sh ms':>9} {'ratio':>6}")
     for name in [*(group for group in GROUPS if group not in APART), "all"]:
         subset = () if name == "all" else (name,)
-        options = Options(xpu_smi="never")
         script, files, commands = shell_script(subset)
         ours, theirs = [], []
         for _ in range(ROUNDS):
-            ours.append(timed(lambda chosen=subset: gather(LiveReader(), options, chosen)))
+            ours.append(timed(lambda chosen=subset: gather(LiveReader(), Options(xpu_smi="never"), chosen)))
             theirs.append(timed(lambda text=script: subprocess.run(["sh", "-c", text], check=True)))
         mine, other = statistics.median(ours), statistics.median(theirs)
         print(f"{name:<12} {files:>5} {commands:>4} {mine * 1e3:>10.1f} {other * 1e3:>9.1f} {mine / other:>6.2f}")

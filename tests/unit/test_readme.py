@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```console\n\$ ([^\n]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-BLOCKS = {command: output for command, output in BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))}
+BLOCKS: dict[str, str] = dict(BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8")))
 
 
 def normal(text: str) -> str:

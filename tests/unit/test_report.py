@@ -31,7 +31,7 @@ def gpu(number: int) -> Subject:
 
 def test_subjects_that_say_the_same_share_a_line() -> None:
     out = shown(report(*(Finding("gpu.power", gpu(number), Status.warn, "auto", "on") for number in range(4))))
-    (line,) = [line for line in out.splitlines() if "gpu.power" in line]
+    assert sum("gpu.power" in line for line in out.splitlines()) == 1
     assert all(str(gpu(number)) in out for number in range(4))
     assert out.count("auto; wanted on") == 1
 

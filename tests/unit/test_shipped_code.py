@@ -1,4 +1,4 @@
-"""What ansible sends to a host must run there: standard library only, Python 3.9, relative imports, no computed imports."""
+"""What ansible sends to a host must run there: standard library only, Python 3.9, relative imports."""
 
 from __future__ import annotations
 
