@@ -15,7 +15,7 @@ from typing import Any
 
 from ..reader import Lines, Reader, Reading, shorten
 from ..recording import utc
-from .log_events import GPU_DRIVERS, Event, Events, WallText, driver_of, is_bad, is_fault
+from .log_events import GPU_DRIVERS, NEAR_SECONDS, Event, Events, WallText, driver_of, is_bad, is_fault
 from .log_lines import (
     BDF,
     NO_TIME,
@@ -53,7 +53,7 @@ _DEVICE_WORDS = re.compile(
     r"aer|erro[r>]|wedged|graphics|failed|survivab|firmware|wanted|pcode|coredump|job|reset|fault|hang|heartbeat"
     r"|vm worker|gt\d: *(?:$|\\n|\")|time"
     r"|off the bus|from (?:the )?bus|accessible|visible|small bar|resize|power state|at resume"
-    r"|slot\(|retrain|bandwidth|dpc|edr|aspm|lost|hung|no reply|underflow|\[[ \d]\d\] |>\s*$"
+    r"|slot\(|retrain|bandwidth|dpc|edr|aspm|lost|hung|no reply|underflow|\[[ \d]\d\] |>\s*(?:$|\")"
 )
 _BYTES = re.compile(r"^[\s:]*\[", re.M)
 _BOOT_ID = re.compile(r'"_BOOT_ID"\s*:\s*"([0-9a-fA-F-]+)"')
@@ -134,6 +134,8 @@ class _Assembler:
             self.prefixed = True
             self.seconds = stamp
             is_own = not continues(text)
+            if self._pending and stamp - self._at[0] > NEAR_SECONDS:
+                self.flush()  # what comes so late continues nothing
         if is_own:
             self.flush()
             if is_hit:
@@ -220,7 +222,9 @@ class _Text:
         """Take some lines. blob, low: the same, joined, and that in lower case."""
         assembler = self.assembler
         if not self.count:
-            self.first, self.is_whole = _beginning(batch, self.now, self.booted)
+            clock = Clock(self.booted, self.now)
+            self.first, self.is_whole = _beginning(batch, clock)
+            self.clock.begin_as(clock)
             self.counts_up = _DELTA.search(blob) is not None
         if not self.is_log:
             self.is_log = any(_is_of_a_log(line) for line in batch)
@@ -285,9 +289,8 @@ def parse_text(lines: Iterable[str], now: float, booted: float | None) -> Log:
     return text.log()
 
 
-def _beginning(batch: list[str], now: float, booted: float | None) -> tuple[float, bool]:
+def _beginning(batch: list[str], clock: Clock) -> tuple[float, bool]:
     """Time of the first line that has one, and whether the kernel's own first message is there."""
-    clock = Clock(booted, now)
     first = NO_TIME
     for line in batch:
         stamp, text = clock.split(line)
@@ -437,7 +440,7 @@ def _one_a_line(lines: Iterable[str]) -> Iterable[str]:
 def _objects(text: str) -> Iterator[str]:
     """Every object of a text of JSON, as one line each; what comes after a defect is given as it is."""
     decoder = json.JSONDecoder()
-    at = 0
+    at = count = 0
     while True:
         found = re.compile(r"[\s,\[\]]*").match(text, at)
         at = found.end() if found else at
@@ -446,10 +449,11 @@ def _objects(text: str) -> Iterator[str]:
         try:
             value, at = decoder.raw_decode(text, at)
         except ValueError:
-            if at and text[at - 1] in ",[]\n" and "{" in text[:at]:
+            if count:
                 yield shorten(text[at:], 200)
             return
         if isinstance(value, dict):
+            count += 1
             yield json.dumps(value)
 
 

@@ -338,9 +338,11 @@ _PHRASES = (
     ("amdgpu.reset", "GPU reset begin"),
     ("", "GPU reset succeeded"),
 )
-_TAGS = re.compile(r"(?:\[drm(?::[^\]]*)?\] *|\*ERROR\* *|Tile\d+: *|GT\d+: *|amdgpu: *)*")
-_TAG_CUT = re.compile(r"\[(?:d(?:r(?:m(?::[^\]]*)?)?)?)?|\*E?R?R?O?R?|T(?:i(?:l(?:e\d*:?)?)?)?|G(?:T\d*:?)?")
-_RING_CUT = re.compile(r"ring \S+ t\w*(?:, ?(?:s\w*|b\w*(?: \w*)*)?)?")
+_TAGS = re.compile(r"(?:\[drm(?::\w+(?: \[\w+\])?)?\] *|(?:VF|PF): *|\*ERROR\* *|Tile\d+: *|GT\d+: *|amdgpu: *)*")
+_TAG_CUT = re.compile(
+    r"\[(?:d(?:r(?:m(?::\w*(?: \[?\w*\]?)?)?)?)?)?|\*E?R?R?O?R?\*?|t(?:i(?:l(?:e\d*:?)?)?)?|g(?:t\d*:?)?", re.I
+)
+_RING_CUT = re.compile(r"ring(?: \S*(?: t?\w*(?:, ?(?:s\w*|b\w*(?: \w*)*)?)?)?)?")
 ENOUGH = 8  # characters of a cut line that tell what it was
 # Lines that name no device first.
 _LOOSE: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
@@ -515,11 +517,11 @@ def _cut(driver: str, device: str, rest: str) -> Said | None:
         return None
     text = rest.rstrip()[:-1]
     tags = _TAGS.match(text)
-    left = text[tags.end() :] if tags else text
-    kinds = {kind for kind, phrase in _PHRASES if phrase.lower().startswith(left.lower())}
+    left = (text[tags.end() :] if tags else text).strip().lower()
+    kinds = {kind for kind, phrase in _PHRASES if phrase.lower().startswith(left) or left.startswith(phrase.lower())}
     if _RING_CUT.fullmatch(left):
         kinds = {"amdgpu.ring_timeout", "amdgpu.soft_recovered"}
-    if not kinds and not _TAG_CUT.fullmatch(left):
+    if not kinds and not _TAG_CUT.fullmatch(left):  # nothing that is known, not even half a tag
         return None
     if kinds == {""}:
         return None

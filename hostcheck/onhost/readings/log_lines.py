@@ -103,6 +103,11 @@ class Clock:
         self.prefix = ""  # of the newest line, where it is the same for all lines of one second
         self._base: float | None = None
 
+    def begin_as(self, other: Clock) -> None:
+        """Count dates from where another clock does, which has read the first lines of the same log."""
+        self._base = other._base
+        self.anchored = self.anchored or (other._base is not None and other.anchored)
+
     def tick(self, line: str) -> None:
         """Move on by a line whose message does not matter, in a log whose times are differences."""
         found = _DELTA.match(line)
@@ -228,7 +233,7 @@ def continues(text: str) -> bool:
 def is_cut(text: str) -> bool:
     """Did a pager cut this line off? It then ends in ``>``."""
     text = text.rstrip()
-    return text.endswith(">") and not text.endswith((" <>", "->"))
+    return text.endswith(">") and not text.endswith((" <>", " ->"))
 
 
 def is_first(text: str) -> bool:
