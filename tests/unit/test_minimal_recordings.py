@@ -599,6 +599,32 @@ def test_all_memory_in_reach_is_no_small_bar(size: str, usable: str) -> None:
     assert Said(part(log=log)).statuses("rebar") == {"unknown"}
 
 
+@pytest.mark.parametrize(
+    ("region", "status"),
+    [
+        ("Memory at 7000000000 (64-bit, prefetchable) [size=32G]", "ok"),
+        ("Memory at 7000000000 (64-bit, prefetchable) [size=256M]", "fail"),
+        ("Memory at 7000000000 (64-bit, prefetchable)", "unknown"),
+        ("Memory at <unassigned> (64-bit, prefetchable) [disabled]", "fail"),
+        ("Memory at <ignored> (64-bit, prefetchable) [disabled]", "fail"),
+        ("", "unknown"),
+    ],
+)
+def test_a_bar_whose_size_was_not_printed_is_unknown(region: str, status: str) -> None:
+    other = "\tRegion 0: Memory at 80000000 (64-bit, non-prefetchable) [size=16M]\n"
+    text = gpu(bar="", more=other + (f"\tRegion 2: {region}\n" if region else ""))
+    assert Said(part(text)).status("rebar", CARD) == status
+
+
+@pytest.mark.parametrize(("size", "status"), [("256MB", "fail"), ("32GB", "ok")])
+def test_the_capability_tells_the_size_of_a_bar_too(size: str, status: str) -> None:
+    sizes = f"\t\tBAR 2: current size: {size}, supported: 256MB 512MB 1GB 2GB 4GB 8GB 16GB 32GB\n"
+    region = "\tRegion 2: Memory at 7000000000 (64-bit, prefetchable)\n"
+    for kind, wanted in (("Physical", status), ("Virtual", "unknown")):  # the other one is of the virtual functions
+        text = gpu(bar="", more=f"{region}\tCapabilities: [420 v1] {kind} Resizable BAR\n{sizes}")
+        assert Said(part(text)).status("rebar", CARD) == wanted
+
+
 def test_a_gpu_that_the_log_names_makes_the_checks_required() -> None:
     assert Said(part(log=BOOT + GUC)).report.exit == 3
     assert Said(part(log=BOOT)).report.exit == 0

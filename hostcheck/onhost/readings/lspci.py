@@ -26,13 +26,14 @@ LINK_CAP = re.compile(rf"^\s*LnkCap:\s+(?:Port #\d+, )?{RATE}")
 LINK_STA = re.compile(rf"^\s*LnkSta:\s+{RATE}")
 LINK_CTL = re.compile(r"^\s*LnkCtl:\s+ASPM (Disabled|L0s L1 Enabled|L0s Enabled|L1 Enabled)\b")
 REGION = re.compile(r"^\s+Region (\d): .*\[size=(\d+)([KMGT]?)\]")
+NOWHERE = re.compile(r"^\s+Region (\d): (?:Memory|I/O ports) at <(?:unassigned|ignored|invalid[^>]*)>")
 BUSES = re.compile(r"^\s+Bus: primary=([0-9a-f]{2}), secondary=([0-9a-f]{2}), subordinate=([0-9a-f]{2})", re.IGNORECASE)
 DRIVER = re.compile(r"^\s+Kernel driver in use: (\S+)")
 # A block with one of these was printed with -v or -k, so it names the driver where one is bound.
 TOLD = re.compile(r"^\s+(?:Control|Status|Flags|Subsystem|DeviceName|Kernel modules|Interrupt):? ")
 SUBSYSTEM = re.compile(r"^\s+Subsystem: .*\[([0-9a-f]{4}:[0-9a-f]{4})\]", re.IGNORECASE)
 SLOT = re.compile(r"^\s+Physical Slot: (\S+)")
-BAR_SIZES = re.compile(r"^\s+BAR (\d): current size: \S+, supported: (.*)$")
+BAR_SIZES = re.compile(r"^\s+BAR (\d): current size: (\d+[KMGT]?B), supported: (.*)$")
 FLAGS = re.compile(r"^\s+(UESta|UEMsk|UESvrt|CESta|CEMsk|ACSCtl):\s+(.*)$")
 PORT_TYPES = (
     ("Root Port", 4),
@@ -85,7 +86,8 @@ class Device:
     vendor, device: "" where the listing has no numbers; class_code: then by its words, else "". dead: it does not
     answer (``rev ff``, header type 7f). denied: capabilities were refused. told: a driver would be named here if one
     was bound. speeds in GT/s, None where the text says unknown or nothing.
-    buses: (primary, secondary, subordinate) of a bridge. regions, bar_sizes: BAR number -> bytes.
+    buses: (primary, secondary, subordinate) of a bridge. regions, bar_sizes: BAR number -> bytes; a region that has no
+    address has 0, one whose size is not printed is left out.
     """
 
     bdf: str
@@ -176,6 +178,8 @@ def _take(device: Device, line: str, capability: str | None, express: int) -> No
             device.aspm = match.group(1).replace(" Enabled", "").lower()
     if match := REGION.match(line):
         device.regions.setdefault(int(match.group(1)), int(match.group(2)) * SIZES[match.group(3)])
+    elif match := NOWHERE.match(line):
+        device.regions.setdefault(int(match.group(1)), 0)
     elif match := BUSES.match(line):
         device.buses = (match.group(1).lower(), match.group(2).lower(), match.group(3).lower())
     elif match := DRIVER.match(line):
@@ -185,8 +189,10 @@ def _take(device: Device, line: str, capability: str | None, express: int) -> No
     elif match := SLOT.match(line):
         device.slot = match.group(1)
     elif match := BAR_SIZES.match(line):
-        sizes = [word for word in match.group(2).split() if re.fullmatch(r"\d+[KMGT]?B", word)]
+        sizes = [word for word in match.group(3).split() if re.fullmatch(r"\d+[KMGT]?B", word)]
         device.bar_sizes[int(match.group(1))] = tuple(_size(word) for word in sizes)
+        if (capability or "").startswith("Physical Resizable BAR"):
+            device.regions.setdefault(int(match.group(1)), _size(match.group(2)))
     elif match := FLAGS.match(line):
         device.flags.setdefault(match.group(1), _names(match.group(2)))
 

@@ -1080,6 +1080,8 @@ class Tree:
         device = self.listing.of(bdf)
         if device.value is None or not device.value.regions:
             return resource
+        if 2 not in device.value.regions:
+            return Reading.no("absent", "lspci prints no size of BAR 2", device.source)
         return device.then(lambda one: tuple(one.regions.get(number, 0) for number in range(6)))
 
     def _drm(self, bdf: str, here: str) -> Reading[tuple[DrmNode, ...]]:
