@@ -49,7 +49,7 @@ test-long: $(VENV)/.ready-test
 	@$(BIN)/python -m pytest $(ARGS)
 
 lint: $(VENV)/.ready-test
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/ansible-lint --offline --profile production
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/ansible-lint --offline --profile production playbooks roles inventory
 
 lab-image: $(VENV)/.ready-test
 	@$(BIN)/python -m tests.lab.vm.build
