@@ -419,6 +419,8 @@ def read_grub(reader: Reader, folder: str, menu: Reading[str]) -> Reading[Chosen
         nodes = menu.then(parse_menu)
         loader = "grub"
     default = menu.then(parse_default)
+    if nodes.unread == "absent" and loader != "grub":
+        return Reading.no("not_understood", "the menu asks for entry files and there are none", nodes.source)
     if nodes.value is None or default.value is None:
         return nodes.then(lambda _: _never())
     once = variables.get("next_entry", "")
@@ -467,8 +469,12 @@ def read_entries(reader: Reader, folder: str) -> Reading[list[Node]]:
 def read_systemd_boot(reader: Reader, folder: str, conf: Reading[str]) -> Reading[Chosen]:
     nodes = read_entries(reader, f"{folder}/entries")
     pattern = conf.then(parse_loader)
-    if nodes.value is None or pattern.value is None:
-        return nodes.then(lambda _: _never()) if nodes.value is None else pattern.then(lambda _: _never())
+    if pattern.value is None:
+        return pattern.then(lambda _: _never())
+    if nodes.unread == "absent":
+        return Reading.no("not_understood", "no entry files; unified kernel images are not read", nodes.source)
+    if nodes.value is None:
+        return nodes.then(lambda _: _never())
     once = _efi(reader, "LoaderEntryOneShot")
     stored = _efi(reader, "LoaderEntryDefault")
     for wanted in (once, stored, pattern.value):
