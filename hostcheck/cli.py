@@ -39,6 +39,13 @@ def source_options(parser: Parser) -> None:
         default="auto",
         help="run xpu-smi: auto (default) only when no card sleeps, faulted on this boot or is in use",
     )
+    parser.add_argument(
+        "--sample-seconds",
+        metavar="N",
+        type=float,
+        default=0.0,
+        help="read error counters again after N seconds (60 at most), for rates; default: once",
+    )
 
 
 def judge_options(parser: Parser) -> None:
@@ -63,7 +70,12 @@ def reader_of(given: argparse.Namespace) -> Reader:
 
 def options_of(given: argparse.Namespace) -> Options:
     """What the options say about this read."""
-    return Options(under_load=given.under_load, wake=given.wake, xpu_smi=given.xpu_smi)
+    try:
+        return Options(
+            under_load=given.under_load, wake=given.wake, xpu_smi=given.xpu_smi, sample_seconds=given.sample_seconds
+        )
+    except ValueError as error:
+        raise BadInput(str(error)) from error
 
 
 def name_of(given: argparse.Namespace) -> str:

@@ -40,6 +40,10 @@ options:
     type: str
     choices: [auto, always, never]
     default: auto
+  sample_seconds:
+    description: Read error and throttle counters a second time after so many seconds (60 at most), for rates.
+    type: float
+    default: 0.0
   fail_on:
     description: The weakest status that fails the task.
     type: str

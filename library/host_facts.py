@@ -43,6 +43,10 @@ options:
     type: list
     elements: path
     default: []
+  sample_seconds:
+    description: Read error and throttle counters a second time after so many seconds (60 at most), for rates.
+    type: float
+    default: 0.0
   deadline:
     description: Seconds after which the remaining groups are left unread.
     type: float
@@ -120,6 +124,7 @@ def main() -> None:
             "wake": {"type": "bool", "default": False},
             "xpu_smi": {"type": "str", "choices": ["auto", "always", "never"], "default": "auto"},
             "pythons": {"type": "list", "elements": "path", "default": []},
+            "sample_seconds": {"type": "float", "default": 0.0},
             "deadline": {"type": "float", "default": 120.0},
             "record": {"type": "bool", "default": False},
             "redact": {"type": "bool", "default": True},
@@ -127,11 +132,15 @@ def main() -> None:
         supports_check_mode=True,
     )
     given = module.params
-    options = Options(
-        under_load=given["under_load"], wake=given["wake"], xpu_smi=given["xpu_smi"], pythons=tuple(given["pythons"])
-    )
     answer = {"changed": False}
     try:
+        options = Options(
+            under_load=given["under_load"],
+            wake=given["wake"],
+            xpu_smi=given["xpu_smi"],
+            pythons=tuple(given["pythons"]),
+            sample_seconds=given["sample_seconds"],
+        )
         reader = below(given["root"])
         if given["record"]:
             facts, answer["recording"] = record(reader, options, given["redact"])

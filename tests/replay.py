@@ -37,7 +37,7 @@ def changed(recording: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]
     lines to add, in whatever form the host's log has.
     """
     result = copy.deepcopy(recording)
-    unknown = set(change) - {*PARTS, "remove", "log", "taken_at"}
+    unknown = set(change) - {*PARTS, "remove", "log", "taken_at", "samples"}
     if unknown:
         raise ValueError(f"unknown keys in change: {sorted(unknown)}")
     for prefix in change.get("remove", ()):
@@ -52,6 +52,7 @@ def changed(recording: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]
                 result.setdefault(part, {})[key] = value
     if "taken_at" in change:
         result["taken_at"] = change["taken_at"]
+    result["samples"] = change.get("samples", result.get("samples", []))
     if change.get("log"):
         add_log(result, change["log"])
     return result
@@ -132,6 +133,7 @@ def lay_out(recording: dict[str, Any], root: Path) -> Path:
         "origin": recording["origin"],
         "files": {},
     }
+    side["samples"] = recording.get("samples", [])
     for part in ("stats", "statvfs", "calls"):
         side[part] = recording.get(part, {})
     for path, content in recording["files"].items():

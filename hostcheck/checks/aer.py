@@ -15,6 +15,7 @@ from ..onhost.readings.kernel_log import Event
 from ..onhost.readings.log_events import FATAL_BY_DEFAULT, SIGNAL
 from ..onhost.readings.pcie import Aer, Function, Gpu, is_bridge, path_bdfs
 from ..onhost.recording import seconds
+from ..rates import two_reads
 from . import log
 from .aspm import aer_blind
 from .faults import lost
@@ -25,6 +26,7 @@ LEFTOVERS = frozenset(
 )  # set by enumeration on healthy hosts (the public B70 optimization lab)
 EVENTS = {"correctable": ("aer.corrected",), "nonfatal": ("aer.nonfatal",), "fatal": ("aer.fatal", "dpc")}
 HOUR = 3600.0
+SHORTEST = 10.0  # seconds; a rate over less would be made by a single error (own)
 # Fatal and not masked, both by default (PCIe base specification, 7.8.4.3 and 7.8.4.4). SDES is masked on slots
 # that take hot-plug, UncorrIntErr everywhere.
 REPORTED = ("DLP", "FCP", "RxOF", "MalfTLP")
@@ -260,7 +262,7 @@ def _earlier(facts: Facts, previous: Facts | None, link: Link, name: str) -> flo
     before = collect(previous, name).get(link.bdf)
     if passed <= 0 or before is None:
         return None
-    return max(0, total(link.counters) - total(before.counters)) / passed
+    return max(0, total(link.counters) - total(before.counters)) / max(passed, SHORTEST)
 
 
 def _note(found: list[Event]) -> str:
@@ -284,6 +286,7 @@ def rate(facts: Facts, expectation: Expectation, previous: Facts | None = None) 
     lines are a lower bound: from 6.16 on the kernel's rate limit drops the rest and only says how many (qualcomm
     kernel#323).
     """
+    facts, previous = two_reads(facts, previous)
     limits, blind, told = expectation.aer, aer_blind(facts), _uplinks(facts)
     uptime = facts.identity.uptime.value
     for bdf, link in sorted(collect(facts, "correctable").items()):
@@ -324,6 +327,8 @@ def rate(facts: Facts, expectation: Expectation, previous: Facts | None = None) 
         parts.append(log.span(found) if found else f"{counted} counted since the boot")
         if second > 1:
             parts.append(f"up to {second} in 1 s")
+        if per_second and facts.rates.seconds.value is not None:
+            parts.append(f"{per_second:.2g} per s between two reads")
         if found and counted > lines:
             parts.append(f"{counted} counted")
         parts += [text for text in (_note(found), "followed by the loss of the card" if came_before else "") if text]
@@ -392,6 +397,7 @@ def _sticky(link: Link) -> tuple[str, ...]:
 
 def _uncorrected(facts: Facts, name: str) -> Iterator[Finding]:
     id = f"aer.{name}"
+    facts, _ = two_reads(facts, None)
     blind, told = aer_blind(facts), _uplinks(facts)
     for bdf, link in sorted(collect(facts, name).items()):
         found, counted = link.events, total(link.counters)

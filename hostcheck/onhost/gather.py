@@ -58,6 +58,8 @@ from .readings.pcie import Pcie
 from .readings.pcie import read as read_pcie
 from .readings.pythons import Pythons
 from .readings.pythons import read as read_pythons
+from .readings.rates import Rates
+from .readings.rates import read as read_rates
 from .readings.storage import Storage
 from .readings.storage import read as read_storage
 from .readings.sysctls import Sysctls
@@ -70,6 +72,7 @@ from .recording import Recorder, utc
 
 SCHEMA = "hostcheck/facts/1"
 DEADLINE = 120.0  # seconds for a whole gather
+SAMPLE_LIMIT = 60.0  # seconds between two reads of counters
 
 
 @dataclass(frozen=True)
@@ -80,16 +83,20 @@ class Options:
     wake: sleeping cards may be read, which wakes them.
     xpu_smi: ``auto`` (only when no card is suspended, faulted or held), ``always`` or ``never``.
     pythons: interpreters, environments or folders of packages whose torch is looked up besides the usual places.
+    sample_seconds: read error and throttle counters again after so long, for rates; 0: once.
     """
 
     under_load: bool = False
     wake: bool = False
     xpu_smi: str = "auto"
     pythons: tuple[str, ...] = ()
+    sample_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         if self.xpu_smi not in ("auto", "always", "never"):
             raise ValueError(f"xpu_smi is {self.xpu_smi!r}, wanted auto, always or never")
+        if not 0 <= self.sample_seconds <= SAMPLE_LIMIT:
+            raise ValueError(f"sample_seconds is {self.sample_seconds!r}, wanted 0 to {SAMPLE_LIMIT:g}")
 
 
 @dataclass(frozen=True)
@@ -146,6 +153,7 @@ class Facts:
     xpu_smi: XpuSmi = group(
         read_xpu_smi, needs=("pcie", "kernel_log", "holders", "options"), device=True, deadline=40.0
     )
+    rates: Rates = group(read_rates, needs=("pcie", "throttle", "options"), device=True, deadline=75.0)
 
 
 GROUPS: dict[str, Group] = {

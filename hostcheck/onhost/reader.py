@@ -227,6 +227,13 @@ class Reader:
         """Call a function of psutil or pyudev, e.g. ``psutil.net_if_addrs``, without arguments; gives plain data."""
         raise NotImplementedError
 
+    def later(self, seconds: float) -> tuple[float, Reader] | None:
+        """A second read of counters: (seconds after the first, its reader); None where there is none.
+
+        A live reader waits so long (0: it does not read twice); a recording has its second read or has none.
+        """
+        return None
+
     # -- the same for all --------------------------------------------------------------------------
 
     def text(self, path: str, limit: int = FILE_LIMIT) -> Reading[str]:
@@ -343,6 +350,13 @@ class LiveReader(Reader):
 
     def taken_at(self) -> float:
         return time.time()
+
+    def later(self, seconds: float) -> tuple[float, Reader] | None:
+        if seconds <= 0:
+            return None
+        begun = time.monotonic()
+        time.sleep(seconds)
+        return time.monotonic() - begun, self
 
     def _host(self, path: str, follow_last: bool = True) -> str:
         """The path on this machine that stands for a path of the host. Raises OSError for a loop of links."""

@@ -89,6 +89,16 @@ def checked(document: Any) -> dict[str, Any]:
     for argv, output in document.get("commands", {}).items():
         if not isinstance(output, dict) or not set(output) <= {"rc", "stdout", "stderr", "error"}:
             raise ValueError(f"commands[{argv!r}]: wanted rc, stdout and stderr")
+    samples = document.get("samples", [])
+    if not isinstance(samples, list):
+        raise ValueError("samples is not a list")
+    for number, sample in enumerate(samples):
+        known = isinstance(sample, dict) and set(sample) == {"after_s", "files"} and isinstance(sample["files"], dict)
+        if not known or type(sample["after_s"]) not in (int, float) or not 0 < sample["after_s"] < float("inf"):
+            raise ValueError(f"samples[{number}]: wanted after_s, seconds after the first read, and files")
+        for path, content in sample["files"].items():
+            if not path.startswith("/") or not isinstance(content, (str, dict)):
+                raise ValueError(f"samples[{number}].files[{path!r}]: wanted an absolute path with a text or an error")
     return document
 
 
@@ -269,6 +279,14 @@ class RecordedReader(Reader):
         lines = text[:-1].split("\n") if text.endswith("\n") else text.split("\n") if text else []
         return Lines(ran.source, iter(lines), lambda: ran.then(lambda output: Output(output.rc, "", output.stderr)))
 
+    def later(self, seconds: float) -> tuple[float, Reader] | None:
+        samples = self.recording.get("samples") or []
+        if not samples:
+            return self.beneath.later(seconds) if self.beneath is not None else None
+        last = max(samples, key=lambda sample: float(sample["after_s"]))
+        files = {**self.recording.get("files", {}), **last["files"]}
+        return last["after_s"], RecordedReader({**self.recording, "files": files, "samples": []}, self.beneath)
+
     def call(self, name: str) -> Reading[Any]:
         calls = self.recording.get("calls", {})
         if name in calls:
@@ -311,6 +329,22 @@ class Recorder(Reader):
         self._listed: dict[str, tuple[str, ...]] = {}
         self._resolved: dict[str, str] = {"": ""}
         self._read: dict[str, bytes] = {}
+        self._second: tuple[float, Recorder] | None = None
+        self._samples: list[dict[str, Any]] = []
+
+    def later(self, seconds: float) -> tuple[float, Reader] | None:
+        second = self.inner.later(seconds)
+        if second is None:
+            return None
+        self._second = (second[0], Recorder(second[1]))
+        return self._second
+
+    def samples(self) -> list[dict[str, Any]]:
+        """Second reads, as they stand in a recording: files that were read again."""
+        if self._second is None:
+            return self._samples
+        after, again = self._second
+        return [*self._samples, {"after_s": round(after, 3), "files": dict(again.kept["files"])}]
 
     def taken_at(self) -> float:
         return self.inner.taken_at()
@@ -434,11 +468,11 @@ class Recorder(Reader):
 
     def take(self) -> Any:
         """What was kept, for a parent process; see `merge`."""
-        return self.kept, self._listed
+        return self.kept, self._listed, self.samples()
 
     def merge(self, taken: Any) -> None:
         """Add what a child process kept."""
-        kept, listed = taken
+        kept, listed, self._samples = taken
         for part in PARTS:
             self.kept[part].update(kept[part])
         self._listed.update(listed)
@@ -448,6 +482,7 @@ class Recorder(Reader):
         recording = empty(time.time() if taken_at is None else taken_at)
         for part in PARTS:
             recording[part] = dict(self.kept[part])
+        recording["samples"] = self.samples()
         files, links = recording["files"], recording["links"]
         folders = {path.rpartition("/")[0] for path in (*files, *links)}
         for path in tuple(folders):

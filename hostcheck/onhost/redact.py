@@ -152,8 +152,12 @@ class Redactor:
     def recording(self, recording: dict[str, Any]) -> dict[str, Any]:
         """A recording with everything private replaced."""
         files = {path: _prepare(path, content) for path, content in recording.get("files", {}).items()}
-        document = {**recording, "files": files}
-        return {key: self.plain(value) if key in PARTS else value for key, value in document.items()}
+        samples = [
+            {**sample, "files": {path: _prepare(path, content) for path, content in sample["files"].items()}}
+            for sample in recording.get("samples", [])
+        ]
+        document = {**recording, "files": files, "samples": samples}
+        return {key: self.plain(value) if key in (*PARTS, "samples") else value for key, value in document.items()}
 
 
 def _name_pattern(name: str) -> re.Pattern[str]:
