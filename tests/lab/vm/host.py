@@ -111,7 +111,7 @@ class Vm:
             if time.monotonic() > deadline:
                 raise self._error("the saved state was not taken up")
             time.sleep(0.02)
-        self._wait_for_login(120, listening=True)
+        self._wait_for_login(240, listening=True)
         self.run(["date", "--set", f"@{time.time():.3f}"])  # the clock stood still since the state was saved
 
     def boot(self, extra: str = "", *, through: str = "direct") -> None:
@@ -122,7 +122,7 @@ class Vm:
         """
         self.kill()
         self._start(self._kernel_arguments(through, extra))
-        self._wait_for_login(240)
+        self._wait_for_login(480)
 
     def reboot(self) -> None:
         """Reboot from inside and wait until the next boot answers."""
@@ -132,7 +132,7 @@ class Vm:
 
     def wait_for_reboot(self, before: str) -> None:
         """Wait until a machine that had the boot id ``before`` answers with another one."""
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + 480
         while True:
             self.log_out()
             self._wait_for_login(deadline - time.monotonic())
