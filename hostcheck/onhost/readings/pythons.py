@@ -108,6 +108,8 @@ def read_folder(reader: Reader, folder: str) -> Reading[PythonPackages]:
         return names.then(lambda _: PythonPackages(folder, {}))
     found: dict[str, str] = {}
     for name in names.value:
+        if not name.endswith("-info"):
+            continue
         package, version = parse_distribution(name)
         if package:
             reader.resolve(f"{folder}/{name}")  # keeps this name in a recording, and no other
