@@ -329,6 +329,7 @@ class Recorder(Reader):
         self._listed: dict[str, tuple[str, ...]] = {}
         self._resolved: dict[str, str] = {"": ""}
         self._read: dict[str, bytes] = {}
+        self._taken_at = float(int(inner.taken_at()))  # one moment, in whole seconds as in the recording
         self._second: tuple[float, Recorder] | None = None
         self._samples: list[dict[str, Any]] = []
 
@@ -347,7 +348,7 @@ class Recorder(Reader):
         return [*self._samples, {"after_s": round(after, 3), "files": dict(again.kept["files"])}]
 
     def taken_at(self) -> float:
-        return self.inner.taken_at()
+        return self._taken_at
 
     def _real(self, path: str, follow_last: bool = True, depth: int = 0) -> str:
         """The resolved path, every link on the way kept."""

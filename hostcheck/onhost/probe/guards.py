@@ -23,8 +23,7 @@ VENDORS: Mapping[str, tuple[str, ...]] = {
     "xpu": (gpu_ids.INTEL,),
     "cuda": (gpu_ids.NVIDIA, gpu_ids.AMD),
     "auto": (gpu_ids.INTEL, gpu_ids.NVIDIA, gpu_ids.AMD),
-    # The worker asks torch for its accelerator before it takes the CPU, and an XPU build then opens the cards.
-    "cpu": (gpu_ids.INTEL, gpu_ids.NVIDIA, gpu_ids.AMD),
+    "cpu": (),
 }
 # Kinds of events -> driver, for lines that name no card.
 FAMILIES = {"xe": "xe", "guc": "xe", "pcode": "xe", "i915": "i915", "amdgpu": "amdgpu", "nvrm": "nvidia"}

@@ -163,11 +163,13 @@ def device_type(torch: Any, asked: str) -> str:
     """Return xpu, cuda or cpu for ``asked`` (one of them, or auto); Refused(no_device) when it is not
     there.
     """
+    if asked == "cpu":
+        return "cpu"  # asking an XPU build for its accelerator would open the cards
     # current_accelerator() names the compiled-in accelerator, present or not (2.7 on): ask is_available().
     found = torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"
     if asked == "auto":
         return str(found)
-    if asked not in ("cpu", found):
+    if asked != found:
         raise Refused("no_device", f"asked for {asked}, torch {torch.__version__} finds {found}")
     return asked
 
