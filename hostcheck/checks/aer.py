@@ -217,6 +217,12 @@ def _silent(facts: Facts, id: str, link: Link, blind: dict[str, tuple[Subject, s
         return Finding(id, link.subject, Status.ok, f"none counted since the boot on {link.name}", source=source)
     if facts.kernel_log.events.value is None:
         return Finding(id, link.subject, Status.unknown, f"{link.unread}; no log", source=source, cause=log.ACCESS)
+    unsure = next((gpu.path[0].bdf for gpu in link.gpus if gpu.path[0].aer_capable.value is None), "")
+    if unsure:
+        cause = Cause("aer.visibility", Subject("port", unsure))
+        return Finding(
+            id, link.subject, Status.unknown, "whether errors are reported is not read", "", source, cause=cause
+        )
     gap = log.window_gap(facts)
     if gap or not link.unread.startswith("absent"):
         return Finding(id, link.subject, Status.unknown, "; ".join(filter(None, (link.unread, gap))), source=source)
