@@ -80,6 +80,7 @@ def test_a_slow_uplink_is_one_fail_on_that_hop(vm: Vm, tmp_path: Path, usual: Sa
     assert seen["wanted"].startswith("16 GT/s")
 
 
+@pytest.mark.long
 def test_a_narrow_card_is_one_fail_on_its_uplink(vm: Vm, tmp_path: Path, usual: Said) -> None:
     vm.set_link(OTHER_UPLINK, width=4)
     new = said(audit(vm, tmp_path)) - usual
@@ -92,6 +93,7 @@ def test_a_narrow_switch_of_the_host_is_found_on_its_own_hop(vm: Vm, tmp_path: P
     assert said(audit(vm, tmp_path)) - usual == {("pcie.link.width", "fail", "0000:81:00.0")}
 
 
+@pytest.mark.long
 def test_inner_ports_say_nothing(vm: Vm, tmp_path: Path, usual: Said) -> None:
     vm.set_link("0000:22:01.0", max_speed=16.0, max_width=16)
     assert said(audit(vm, tmp_path)) - usual == set()
@@ -161,6 +163,7 @@ def test_a_core_dump_fails_its_card_only(vm: Vm, tmp_path: Path, usual: Said) ->
     assert vm.run(["test", "-e", f"{dump}/data"], check=False).returncode == 0, "the audit lost the dump"
 
 
+@pytest.mark.long
 def test_a_wedged_card(vm: Vm, tmp_path: Path, usual: Said) -> None:
     vm.kernel_log(GPU, f"*ERROR* CRITICAL: Xe has declared device {GPU} as wedged.")
     new = said(audit(vm, tmp_path)) - usual
@@ -176,12 +179,14 @@ def test_a_sleeping_card_is_left_asleep(vm: Vm, tmp_path: Path) -> None:
     assert report["facts"]["pcie"]["gpus"]["value"][0]["bars"]["unread"] == "suspended"
 
 
+@pytest.mark.long
 def test_a_small_bar(vm: Vm, tmp_path: Path, usual: Said) -> None:
     vm.set_bar(GPU, 0.25)
     new = said(audit(vm, tmp_path)) - usual
     assert {one for one in new if one[1] == "fail"} == {("rebar", "fail", GPU)}, new
 
 
+@pytest.mark.long
 def test_who_holds_a_card_is_named_and_not_disturbed(vm: Vm, tmp_path: Path) -> None:
     with vm.hold_render_node(GPU) as pid:
         report = audit(vm, tmp_path)
@@ -222,6 +227,7 @@ def test_playbook_recording_and_command_line_agree(vm: Vm, tmp_path: Path) -> No
     assert json.loads(out.getvalue())["findings"] == replayed["findings"]
 
 
+@pytest.mark.long
 def test_the_audit_changes_nothing(vm: Vm, tmp_path: Path) -> None:
     look = "find /etc /var/lib /usr/local /boot -xdev -type f -newer /tmp/mark | grep -v '^/var/lib/systemd' || true"
     vm.sh("touch /tmp/mark")

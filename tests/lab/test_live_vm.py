@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 def test_live_tests_read_a_real_host_over_ssh(vm: Vm, tmp_path: Path) -> None:
     inventory = vm.inventory("gpu-1")
     inventory["all"]["hosts"]["gpu-1"]["hostcheck_expect"] = {"gpus": {"count": len(GPUS) + 1}}

@@ -196,6 +196,7 @@ def test_power_and_clock_settings_are_there_and_unowned(vm: Vm) -> None:
     assert vm.run(["systemctl", "--failed", "--no-legend"]).stdout == ""
 
 
+@pytest.mark.long
 def test_ansible_reaches_it(vm: Vm, tmp_path: Path) -> None:
     inventory = tmp_path / "inventory.json"
     inventory.write_text(json.dumps(vm.inventory("gpu1")))
@@ -207,6 +208,7 @@ def test_ansible_reaches_it(vm: Vm, tmp_path: Path) -> None:
     assert '"ping": "pong"' in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_boot_line_and_late_cards(vm: Vm) -> None:
     first = vm.boot_id()
     vm.boot("pcie_aspm=off lab.cards_after=15")
@@ -221,6 +223,7 @@ def test_boot_line_and_late_cards(vm: Vm) -> None:
         vm.inject_aer(UPLINK, "correctable", "BadTLP")
 
 
+@pytest.mark.long
 def test_reboot_through_grub_takes_the_written_command_line(vm_grub: Vm) -> None:
     first = vm_grub.boot_id()
     assert "lab.word=1" not in vm_grub.read("/proc/cmdline")
