@@ -137,6 +137,20 @@ def test_less_wanted_is_less_set(tmp_path: Path, family: Callable[[Path], Tree])
     assert all(holds(line, "iommu=pt") for line in lines(tree))
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_word_first_added_and_then_unwanted_does_not_come_back_with_undo(
+    tmp_path: Path, family: Callable[[Path], Tree]
+) -> None:
+    tree = family(tmp_path / "root")
+    before = tree.snapshot()
+    assert not tree.apply("kernel_arguments", {"present": ["nosmt"]}).failure
+    assert not tree.apply("kernel_arguments", {"absent": ["nosmt"]}).failure
+    assert all(not holds(line, "nosmt") for line in lines(tree))
+    assert not tree.apply("kernel_arguments", {"absent": ["nosmt"]}).changed
+    assert not tree.undo("kernel_arguments").failure
+    assert tree.snapshot() == before
+
+
 def test_a_new_kernel_keeps_the_words_until_undo(tmp_path: Path) -> None:
     tree = kernel_install(tmp_path / "root")
     tree.apply("kernel_arguments", WANTED)

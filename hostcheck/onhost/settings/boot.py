@@ -584,7 +584,10 @@ def _grub(
             raise Refused(f"{clash[0]} is set by the role {name} as well ({DROP_IN}); declare it in one of them")
     # A word that every entry has without us is not ours: undo must not take it.
     need_add = [one for one in add if one in own_add or not all(holds(entry.args, one) for entry in normal)]
-    standing = dict.fromkeys(word for entry in normal for word in entry.args if holds(gone, word))
+    # What we added ourselves goes with its line.
+    standing = dict.fromkeys(
+        word for entry in normal for word in entry.args if holds(gone, word) and not holds(own_add, word)
+    )
     keep_gone = [word for word in own_gone if holds(gone, word) or any(key(word) == key(one) for one in need_add)]
     need_gone = list(dict.fromkeys((*keep_gone, *standing)))
     wanted = thing.wanted(host, need_add, need_gone)
