@@ -134,7 +134,7 @@ def lay_out(recording: dict[str, Any], root: Path) -> Path:
         "files": {},
     }
     side["samples"] = recording.get("samples", [])
-    for part in ("stats", "statvfs", "calls"):
+    for part in ("links", "stats", "statvfs", "calls"):  # links: refusals stand at resolved paths
         side[part] = recording.get(part, {})
     for path, content in recording["files"].items():
         target = root / path.lstrip("/")
