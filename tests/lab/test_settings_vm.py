@@ -131,6 +131,7 @@ def test_an_owner_that_runs_is_named(vm: Vm, tmp_path: Path) -> None:
     assert governors(vm) == {"schedutil"}
 
 
+@pytest.mark.long
 def test_the_boot_line_through_grub_with_a_trial_and_back(vm_grub: Vm, tmp_path: Path) -> None:
     vm = vm_grub
     before = vm.sh(f"{OURS}; cat /boot/grub/grub.cfg").stdout
@@ -169,6 +170,7 @@ def test_a_trial_boot_that_is_not_confirmed_is_over_with_the_next_boot(vm_grub: 
     assert "did not last" in ran.stdout
 
 
+@pytest.mark.long
 def test_a_card_that_comes_back_stays_on(vm: Vm, tmp_path: Path) -> None:
     play = Play(vm, tmp_path, {"gpu_runtime_pm": {"control": True}})
     play.ok("apply.yml")
