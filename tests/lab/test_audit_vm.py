@@ -87,6 +87,7 @@ def test_a_narrow_card_is_one_fail_on_its_uplink(vm: Vm, tmp_path: Path, usual: 
     assert {one for one in new if one[1] in ("fail", "unknown")} == {("pcie.link.width", "fail", OTHER_UPLINK)}
 
 
+@pytest.mark.long
 def test_a_narrow_switch_of_the_host_is_found_on_its_own_hop(vm: Vm, tmp_path: Path, usual: Said) -> None:
     vm.set_link("0000:81:00.0", width=1)
     assert said(audit(vm, tmp_path)) - usual == {("pcie.link.width", "fail", "0000:81:00.0")}
@@ -110,6 +111,7 @@ def test_a_hundred_and_twenty_bad_packets_in_a_minute_are_one_finding_naming_bot
     assert "120" in seen
 
 
+@pytest.mark.long
 def test_one_corrected_error_on_the_way_to_a_gpu_is_a_warning(vm: Vm, tmp_path: Path, usual: Said) -> None:
     vm.inject_aer(UPLINK, "correctable", "RxErr")
     assert said(audit(vm, tmp_path)) - usual == {("aer.rate", "warn", UPLINK)}

@@ -48,6 +48,7 @@ def test_cards_look_like_cards(vm: Vm) -> None:
         assert vm.link(uplink) == vm.link(cards.PARENT[uplink]) == (16.0, 8, 16.0, 8)
 
 
+@pytest.mark.long
 def test_bar_of_a_host_without_resizable_bar(vm: Vm) -> None:
     vm.set_bar(GPU, 0.25)
     lines = vm.run(["lspci", "-vs", GPU]).stdout
@@ -185,6 +186,7 @@ def test_files_commands_and_users(vm: Vm, tmp_path: Path) -> None:
     assert abs(float(vm.run(["date", "+%s"]).stdout) - time.time()) < 60
 
 
+@pytest.mark.long
 def test_power_and_clock_settings_are_there_and_unowned(vm: Vm) -> None:
     policies = vm.sh("cat /sys/devices/system/cpu/cpufreq/policy*/scaling_governor").stdout.split()
     assert policies == ["schedutil", "schedutil"]
