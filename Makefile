@@ -1,5 +1,6 @@
 # make audit: audit this machine.  make test: run every test.  Both do all set-up themselves.
 SHELL := /bin/bash
+MAKEFLAGS += --no-print-directory
 VENV := .venv
 BIN := $(VENV)/bin
 PYTHON := $(shell for p in python3.13 python3.12 python3.11 python3; do \

@@ -25,7 +25,9 @@ def normal(text: str) -> str:
 
 @pytest.mark.parametrize("command", BLOCKS)
 def test_block(command: str) -> None:
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "NO_COLOR": "1"}
+    outer = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")  # of the make that runs the tests
+    environment = {name: value for name, value in os.environ.items() if name not in outer}
+    environment = {**environment, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "NO_COLOR": "1"}
     ran = subprocess.run(
         shlex.split(command),
         cwd=ROOT,
