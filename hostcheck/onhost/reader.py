@@ -227,6 +227,10 @@ class Reader:
         """Call a function of psutil or pyudev, e.g. ``psutil.net_if_addrs``, without arguments; gives plain data."""
         raise NotImplementedError
 
+    def watch(self, subsystems: Sequence[str]) -> Reading[Callable[[float], object]]:
+        """A function that waits for the next device event of these subsystems, at most so many seconds (pyudev)."""
+        return Reading(None, "pyudev.Monitor", "tool_missing", "events of the machine that audits tell nothing here")
+
     def later(self, seconds: float) -> tuple[float, Reader] | None:
         """A second read of counters: (seconds after the first, its reader); None where there is none.
 
@@ -532,6 +536,31 @@ class LiveReader(Reader):
             return Reading(plain(called()), name)
         except OSError as error:
             return refused(error, name)
+
+    def watch(self, subsystems: Sequence[str]) -> Reading[Callable[[float], object]]:
+        if not self.is_root:
+            return super().watch(subsystems)
+        name = "pyudev.Monitor"
+        try:
+            pyudev = importlib.import_module("pyudev")
+            monitor = pyudev.Monitor.from_netlink(pyudev.Context())
+            for subsystem in subsystems:
+                monitor.filter_by(subsystem)
+            monitor.start()
+        except ImportError:  # also where libudev is missing
+            return Reading(
+                None, name, "tool_missing", "this Python has no pyudev: apply the role host_packages to install it"
+            )
+        except OSError as error:
+            return refused(error, name)
+
+        def wait(seconds: float) -> object:
+            found = monitor.poll(seconds)
+            while found is not None and monitor.poll(0) is not None:  # a boot gives hundreds at once
+                pass
+            return found
+
+        return Reading(wait, name)
 
 
 def plain(value: Any) -> Any:
