@@ -13,7 +13,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable
 
 from ..gather import Facts, Options, gather
@@ -27,6 +27,7 @@ ENGINES = ("docker", "podman", "nerdctl")
 LISTING_S, RANKS_S, WORK_AFTER_S = 20.0, 25.0, 5.0  # seconds: what a start, an all-reduce and the lab's figures take
 LEAST_TIMEOUT, TIMEOUT_FACTOR = 300.0, 4.0
 DEVICES = ("auto", "xpu", "cuda", "cpu")
+COLLECTIVE_ENV = "/etc/hostcheck/collective.env"  # of the role collective_env
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class Request:
     cards: addresses of the cards whose nodes the command has; (): all of the host. ranks: of the all-reduce; None: one
     for each card when there are two or more; 0: none. pin: keep the worker on one processor near the card. seed: None
     draws one. image: name of the image (for ``exec``: of the container), to record its digest. timeout: seconds for
-    everything; None: four times what is expected.
+    everything; None: four times what is expected. excuse: seconds since boot up to which a fault of a large upload does
+    not count, see `guards.excused`; -1: every fault counts.
     """
 
     command: Sequence[str]
@@ -49,6 +51,7 @@ class Request:
     seed: int | None = None
     image: str = ""
     timeout: float | None = None
+    excuse: float = -1.0
     metrics: Sequence[str] = ()
     limits: Limits = Limits()
     source: str | None = None
@@ -70,6 +73,7 @@ class Survey:
 
     gpus: all that listing the devices would open. cards: those to be measured; () means the CPU. sick: address -> why
     it must not be opened. obstacle: why nothing can be measured at all, or "". expected_s, timeout_s: seconds.
+    env: what ``/etc/hostcheck/collective.env`` gives the workers.
     """
 
     facts: Facts
@@ -80,6 +84,7 @@ class Survey:
     ranks: int
     expected_s: float
     timeout_s: float
+    env: dict[str, str] = field(default_factory=dict)
 
 
 class TimeLimit(BaseException):
@@ -88,7 +93,10 @@ class TimeLimit(BaseException):
 
 def survey(reader: Reader, request: Request) -> Survey:
     """Judge every card in reach by the facts. Raises ValueError for a card that the host does not have."""
-    facts = gather(reader, Options(xpu_smi="never"), guards.BEFORE)
+    facts = guards.excused(gather(reader, Options(xpu_smi="never"), guards.BEFORE), request.excuse)
+    env = reader.text(COLLECTIVE_ENV).then(parse_env)
+    if env.value is None and env.unread != "absent":
+        raise ValueError(f"{COLLECTIVE_ENV}: {env.unread}: {env.detail}")
     wanted = tuple(one.lower() for one in request.cards)
     known = [gpu.bdf for gpu in facts.pcie.gpus.value or ()]
     strangers = [one for one in wanted if one not in known]
@@ -106,7 +114,26 @@ def survey(reader: Reader, request: Request) -> Survey:
     expected = (LISTING_S if cards else 0.0) + max(1, len(cards)) * one + (RANKS_S if ranks >= 2 else 0.0)
     timeout = request.timeout if request.timeout is not None else max(LEAST_TIMEOUT, TIMEOUT_FACTOR * expected)
     sick = {gpu.bdf: why for gpu in gpus if (why := guards.problem(facts, gpu, measured=gpu in cards))}
-    return Survey(facts, gpus, cards, sick, obstacle, ranks, expected, timeout)
+    return Survey(facts, gpus, cards, sick, obstacle, ranks, expected, timeout, env.value or {})
+
+
+def parse_env(text: str) -> dict[str, str]:
+    """Return the variables of an environment file, one ``NAME=value`` a line.
+
+    >>> parse_env("# by hostcheck\\nCCL_KVS_IFACE=eno1\\n")
+    {'CCL_KVS_IFACE': 'eno1'}
+
+    Raises ValueError for any other line.
+    """
+    found = {}
+    for line in text.splitlines():
+        if not line.strip() or line.startswith("#"):
+            continue
+        name, equals, value = line.partition("=")
+        if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise ValueError(f"expected NAME=value, got {line!r}")
+        found[name] = value
+    return found
 
 
 def probe(reader: Reader, request: Request, found: Survey | None = None, say: Say = quiet) -> list[dict[str, Any]]:
@@ -147,6 +174,7 @@ class _Probe:
             plan=QUICK if request.quick else FULL,
             seed=seed,
             metrics=request.metrics,
+            env=found.env,
             limits=replace(request.limits, life_s=max(request.limits.life_s, found.timeout_s)),
             source=request.source,
         )
@@ -261,16 +289,25 @@ class _Probe:
             calls.append(True)
             if gone:
                 seen["card"] = "; ".join(filter(None, (seen["card"], f"{', '.join(gone)} is no longer listed")))
-            seen["host"]["card"] = where
-            return seen
+            return self.named(seen, where)
 
         return look
 
     def refuse(self, gpus: tuple[Gpu, ...], why: str) -> dict[str, Any]:
         """Return the receipt of what was not measured: no worker starts, because ``card`` is not empty."""
         seen = guards.refused(self.found.facts, gpus, self.load(), why)
-        seen["host"]["card"] = gpus[0].bdf if gpus else ""
+        self.named(seen, gpus[0].bdf if gpus else "")
         return session.profile(self.job, lambda: seen)
+
+    def named(self, seen: dict[str, Any], where: str) -> dict[str, Any]:
+        """Add which card it is, and what this boot was started with."""
+        line = self.reader.text("/proc/cmdline").then(guards.command_line)
+        if line.value is not None:
+            seen["host"]["command_line"] = line.value
+        else:
+            seen["host"]["unread"]["command_line"] = f"{line.unread}: {line.detail}"
+        seen["host"]["card"] = where
+        return seen
 
     def load(self) -> Any:
         return self.reader.line("/proc/loadavg")
