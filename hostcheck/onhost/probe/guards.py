@@ -16,7 +16,7 @@ from ..reader import Reading, shorten
 from ..readings import gpu_ids, next_boot
 from ..readings.kernel_log import Event, is_fault
 from ..readings.pcie import ASLEEP, Gpu, Hop, path_bdfs
-from ..redact import Redactor
+from ..redact import REMOVED, SECRET, USERINFO
 
 # What is read before a measurement, and around it; xpu-smi would itself open the cards.
 BEFORE = ("identity", "lscpu", "cpufreq", "kernel_log", "pcie", "aspm", "holders", "throttle")
@@ -294,12 +294,13 @@ def parse_load(text: str) -> str:
 
 
 def command_line(text: str) -> str:
-    """Return the words of a kernel command line up to ``--``, without what is private.
+    """Return the words of a kernel command line up to ``--``, without passwords and the like.
 
     >>> command_line("ro iommu=pt rd.password=x -- y\\n")
     'ro iommu=pt rd.password=[removed]'
     """
-    return Redactor().text(" ".join(next_boot.parse_running(text)))
+    line = " ".join(next_boot.parse_running(text))
+    return USERINFO.sub(rf"\1{REMOVED}@", SECRET.sub(rf"\1{REMOVED}", line))
 
 
 def card(facts: Facts, gpu: Gpu) -> dict[str, Any]:
