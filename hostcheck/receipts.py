@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -50,10 +50,10 @@ class Series(Strict):
 class Block(Strict):
     """One measured block; ``arm`` and ``position`` say where it stood in its pair."""
 
-    phase: Literal["sham", "sham_again", "pairs"]
+    phase: Literal["sham", "sham_again", "pairs", "quads"]
     pair: Count
-    position: Literal[0, 1]
-    arm: Literal["A", "B"]
+    position: Literal[0, 1, 2, 3]
+    arm: Literal["A", "B", "base", "A+B"]
     worker: Count
     readback: str | int | float | None
     readback_end: str | int | float | None
@@ -126,7 +126,7 @@ class Claim(Strict):
 
     metric: str
     statistic: Literal["median", "p10", "mean", "p99", "min", "max"]
-    arms: dict[Literal["A", "B"], str]
+    arms: dict[Literal["A", "B", "base", "A+B"], str]
     device: Literal["auto", "xpu", "cuda", "cpu"]
     evidence: list[str]
     toggles: bool
@@ -138,20 +138,21 @@ class Receipt(Strict):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, populate_by_name=True)
 
     schema_name: Annotated[Literal["hostcheck/receipt/1"], Field(alias="schema")]
-    kind: Literal["profile", "trial"]
+    kind: Literal["profile", "trial", "interaction"]
     taken_at: str
     ended_at: str
     seed: int
     plan: Plan
     command: list[str]
     asked: dict[str, Any]
-    begun: dict[Literal["sham", "sham_again", "pairs"], Count]
+    begun: dict[Literal["sham", "sham_again", "pairs", "quads"], Count]
     claim: Claim | None = None
     workers: list[Start]
     blocks: list[Block]
     collectives: list[Collective]
     failures: list[Failure]
     restore: str
+    interrupted: str = ""
     before: dict[str, Any]
     after: dict[str, Any]
     figures: dict[str, Any]
@@ -215,10 +216,13 @@ def _sums(receipt: Mapping[str, Any]) -> Iterator[str]:
 def _order(receipt: Mapping[str, Any]) -> Iterator[str]:
     """The blocks must stand in the order that the seed gives: it was not chosen afterwards."""
     for phase, pairs in receipt["begun"].items():
-        wanted = schedule.orders(receipt["seed"], phase, pairs)
+        seed, size = receipt["seed"], 2
+        wanted: Sequence[Sequence[str]] = schedule.orders(seed, phase, pairs)
+        if phase == schedule.QUADS:
+            wanted, size = schedule.quads(seed, pairs), 4
         seen = [block for block in receipt["blocks"] if block["phase"] == phase]
         for number, block in enumerate(seen):
-            pair, position = divmod(number, 2)
+            pair, position = divmod(number, size)
             if pair >= pairs or (block["pair"], block["position"]) != (pair, position):
                 yield f"{phase}: block {number} is pair {block['pair']} position {block['position']}"
             elif block["arm"] != wanted[pair][position]:

@@ -263,10 +263,12 @@ def test_unknown_requests_are_answered() -> None:
 def test_a_profile_without_a_card() -> None:
     said: list[str] = []
     kept: list[Any] = []
-    receipt = session.profile(fake.job(), lambda: fake.CALM, said.append, kept.append)
+    receipt = session.profile(fake.job(), lambda: fake.CALM, said.append, lambda *one: kept.append(one))
     assert receipt["validity"] == {"valid": True, "reasons": [], "unchecked": []}
     assert receipts.verify(receipts.parse(json.dumps(receipt))) == []
-    assert len(kept) == len(receipt["blocks"]) == 16
+    assert [one for kind, one in kept if kind == "block"] == receipt["blocks"]
+    assert [kind for kind, _ in kept if kind != "block"] == ["head", "begun", "worker", "worker"]
+    assert len(receipt["blocks"]) == 16
     assert receipt["workers"][0]["address"] == "0000:23:00.0"
     assert said[0].startswith("sham: pairs 1 to 8, about")
     assert receipt["figures"]["lab"]["launch_us_async"] == pytest.approx(3.1)

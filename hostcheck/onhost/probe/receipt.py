@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from . import statistics, verdict
-from .schedule import PAIRS, SHAM
+from .schedule import ARMS_OF_TWO_SWITCHES, PAIRS, QUADS, SHAM
 
 SCHEMA = "hostcheck/receipt/1"
 SHAM_PHASES = (SHAM, "sham_again")
@@ -55,14 +55,22 @@ def derive(receipt: Receipt) -> dict[str, Any]:
     if receipt["kind"] == "trial":
         trial = trial_of(receipt)
         judged = verdict.judge(trial)
-        derived["verdict"] = {
-            "word": judged.word,
-            "reasons": list(judged.reasons),
-            "notes": list(judged.notes),
-            "figures": judged.figures,
-            "sentence": verdict.sentence(trial, judged),
-        }
+        derived["verdict"] = _plain(judged, verdict.sentence(trial, judged))
+    elif receipt["kind"] == "interaction":
+        crossed = crossed_of(receipt)
+        judged = verdict.judge_crossed(crossed)
+        derived["verdict"] = _plain(judged, verdict.crossed_sentence(crossed, judged))
     return {key: rounded(value) for key, value in derived.items()}
+
+
+def _plain(judged: verdict.Verdict, sentence: str) -> dict[str, Any]:
+    return {
+        "word": judged.word,
+        "reasons": list(judged.reasons),
+        "notes": list(judged.notes),
+        "figures": judged.figures,
+        "sentence": sentence,
+    }
 
 
 def rounded(value: Any) -> Any:
@@ -131,12 +139,12 @@ def figures(receipt: Receipt) -> dict[str, Any]:
     names = sorted({name for block in blocks for name in block["metrics"]})
     for name in names:
         result["metrics"][name] = {**summary(_samples(blocks, name), unit(name)), **noise(receipt, name)}
-    if receipt["kind"] == "trial":
+    if receipt["kind"] != "profile":
         result["metrics_by_arm"] = {
             arm: {
                 name: summary(samples, unit(name)) for name in names if (samples := _samples(_arm(blocks, arm), name))
             }
-            for arm in ("A", "B")
+            for arm in (("A", "B") if receipt["kind"] == "trial" else ARMS_OF_TWO_SWITCHES)
         }
     eager, replay = (result["metrics"].get(name) for name in ("graph_eager_us", "graph_replay_us"))
     result["graph_gain"] = eager["median"] / replay["median"] if eager and replay else None
@@ -157,7 +165,7 @@ def _samples(blocks: Sequence[Mapping[str, Any]], metric: str) -> list[float]:
 
 
 def _arm(blocks: Sequence[Mapping[str, Any]], arm: str) -> list[Mapping[str, Any]]:
-    return [block for block in blocks if block["phase"] == PAIRS and block["arm"] == arm]
+    return [block for block in blocks if block["phase"] in (PAIRS, QUADS) and block["arm"] == arm]
 
 
 def noise(receipt: Receipt, metric: str) -> dict[str, Any]:
@@ -170,7 +178,7 @@ def noise(receipt: Receipt, metric: str) -> dict[str, Any]:
     if len(pairs) < 6 or any(a <= 0 or b <= 0 for a, b in pairs):
         return {"floor": None, "sham_p": None, "sham_pairs": len(pairs)}
     ratios = statistics.log_ratios(pairs)
-    n = int(receipt["plan"]["looks"][0]) if receipt["kind"] == "trial" else len(ratios)
+    n = len(ratios) if receipt["kind"] == "profile" else int(receipt["plan"]["looks"][0])
     return {
         "floor": verdict.ratio_change(statistics.noise_floor(ratios, n)),
         "sham_p": statistics.signed_rank(ratios).p,
@@ -182,12 +190,23 @@ def block_pairs(receipt: Receipt, phase: str, metric: str, statistic: str) -> li
     """Return ``(A, B)`` block figures of the complete pairs of a phase that measured ``metric``, in pair
     order.
     """
+    found = _block_figures(receipt, phase, metric, statistic)
+    return [(arms["A"], arms["B"]) for _, arms in sorted(found.items()) if len(arms) == 2]
+
+
+def block_quads(receipt: Receipt, metric: str, statistic: str) -> list[dict[str, float]]:
+    """Return the block figure of each arm of the complete quads of a trial of two switches, in their order."""
+    found = _block_figures(receipt, QUADS, metric, statistic)
+    return [arms for _, arms in sorted(found.items()) if len(arms) == len(ARMS_OF_TWO_SWITCHES)]
+
+
+def _block_figures(receipt: Receipt, phase: str, metric: str, statistic: str) -> dict[int, dict[str, float]]:
     found: dict[int, dict[str, float]] = {}
     for block in receipt.get("blocks", ()):
         if block["phase"] == phase and block["metrics"].get(metric, {}).get("samples"):
             values = per_operation(metric, block["metrics"][metric])
             found.setdefault(block["pair"], {})[block["arm"]] = statistics.statistic(values, statistic)
-    return [(arms["A"], arms["B"]) for _, arms in sorted(found.items()) if len(arms) == 2]
+    return found
 
 
 def launch_medians(blocks: Sequence[Mapping[str, Any]]) -> tuple[float | None, float | None, float | None]:
@@ -266,7 +285,7 @@ def guards_of(receipt: Receipt) -> verdict.Guards:
     failures = [
         f"{failure['kind']}: {failure['text']}"
         for failure in receipt.get("failures", ())
-        if failure["kind"] not in ("wrong_result", "nan")
+        if failure["kind"] not in ("wrong_result", "nan", "setting")
     ]
     wrong = [failure["text"] for failure in receipt.get("failures", ()) if failure["kind"] in ("wrong_result", "nan")]
     return verdict.Guards(
@@ -289,8 +308,10 @@ def guards_of(receipt: Receipt) -> verdict.Guards:
             for block in blocks
             if block.get("readback") != block.get("readback_end")
         ],
+        refused=[failure["text"] for failure in receipt.get("failures", ()) if failure["kind"] == "setting"],
         restore=str(receipt.get("restore") or ""),
-        blocks_planned=2 * sum(int(n) for n in receipt.get("begun", {}).values()),
+        interrupted=str(receipt.get("interrupted") or ""),
+        blocks_planned=sum((4 if phase == QUADS else 2) * int(n) for phase, n in receipt.get("begun", {}).items()),
         blocks_done=len(blocks),
     )
 
@@ -342,7 +363,7 @@ def trial_of(receipt: Receipt) -> verdict.Trial:
         sham_p10=[found for phase in phases if (found := pairs(phase, "p10"))] if switchable else (),
         pairs_p10=pairs(PAIRS, "p10") if switchable else (),
         looks=plan["looks"],
-        planned=int(receipt["begun"].get(PAIRS, 0)),
+        planned=int(receipt["begun"].get(PAIRS, 0) or receipt["begun"].get(QUADS, 0)),
         alpha=plan["alpha"],
     )
 
@@ -362,12 +383,51 @@ def exercise_of(receipt: Receipt) -> verdict.Exercise:
             name: {arm: [block.get("evidence", {}).get(name) for block in found] for arm, found in blocks.items()}
             for name in claim["evidence"]
         },
-        iterations=sum(block["metrics"].get(metric, {}).get("exercised", {}).get("n", 0) for block in both),
+        iterations=_iterations(both, metric),
         fell_back=fallbacks(receipt),
         drain_ns=drain,
         batch_ns=batch,
         sync_ns=sync,
     )
+
+
+def crossed_of(receipt: Receipt) -> verdict.Crossed:
+    """Return the trial of two switches that a receipt of kind ``interaction`` records.
+
+    ``claim`` is that of a trial; its arms are those of two switches, and what shows that a switch acted has its letter
+    in front: ``A:readback``, ``B:clock_khz``.
+    """
+    claim = receipt["claim"]
+    metric = claim["metric"]
+    trial = trial_of(receipt)
+    statistic = verdict.sham_gate(trial).statistic
+    exercises = {}
+    for switch, without in (("A", ("base", "B")), ("B", ("base", "A"))):
+        names = [name for name in claim["evidence"] if name.startswith(f"{switch}:")]
+        blocks = {"A": _quad_blocks(receipt, without), "B": _quad_blocks(receipt, without, other=True)}
+        exercises[switch] = verdict.Exercise(
+            evidence={
+                name: {arm: [one["evidence"].get(name) for one in found] for arm, found in blocks.items()}
+                for name in names
+            },
+            iterations=_iterations([*blocks["A"], *blocks["B"]], metric),
+            fell_back=trial.exercise.fell_back,
+            drain_ns=trial.exercise.drain_ns,
+            batch_ns=trial.exercise.batch_ns,
+            sync_ns=trial.exercise.sync_ns,
+        )
+    return verdict.Crossed(trial, block_quads(receipt, metric, statistic), exercises)
+
+
+def _quad_blocks(receipt: Receipt, arms: Sequence[str], other: bool = False) -> list[Mapping[str, Any]]:
+    """Return the blocks of the quads in these arms (``other``: in the rest), paired by quad and by the other switch."""
+    wanted = [arm for arm in ARMS_OF_TWO_SWITCHES if (arm in arms) != other]
+    found = [block for block in receipt.get("blocks", ()) if block["phase"] == QUADS and block["arm"] in wanted]
+    return sorted(found, key=lambda block: (block["pair"], wanted.index(block["arm"])))
+
+
+def _iterations(blocks: Sequence[Mapping[str, Any]], metric: str) -> int:
+    return sum(block["metrics"].get(metric, {}).get("exercised", {}).get("n", 0) for block in blocks)
 
 
 def fallbacks(receipt: Receipt) -> list[str]:

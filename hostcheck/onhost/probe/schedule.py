@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-SHAM, PAIRS = "sham", "pairs"
+SHAM, PAIRS, QUADS = "sham", "pairs", "quads"
 ARMS_OF_TWO_SWITCHES = ("base", "A", "B", "A+B")
 
 
@@ -43,7 +43,7 @@ QUICK = Plan(sham=8, looks=(8,), workers=1)
 @dataclass(frozen=True)
 class Step:
     """One block to measure: the ``position``-th (0 or 1) of pair ``pair`` in ``phase``, on arm ``arm`` (A or
-    B).
+    B). In the phase `QUADS` pair is a block of four with one of each of `ARMS_OF_TWO_SWITCHES`.
 
     In the sham phase both blocks run the toggle with the value of arm A; the arm names only label them.
     """
@@ -104,6 +104,29 @@ def quads(seed: int, n: int) -> list[tuple[str, ...]]:
     return [tuple(coins.sample(ARMS_OF_TWO_SWITCHES, 4)) for _ in range(n)]
 
 
+def quad_steps(plan: Plan, seed: int, n: int) -> Iterator[Step]:
+    """Yield the blocks of ``n`` quads in the order in which they are measured, shared between the workers as the pairs
+    of the first look are.
+    """
+    part = -(-n // plan.workers)
+    for number, order in enumerate(quads(seed, n)):
+        for position, arm in enumerate(order):
+            yield Step(QUADS, number, position, arm, number // part)
+
+
+def quads_planned(plan: Plan) -> int:
+    """Return how many quads a trial of two switches takes: as many as the first look has pairs, and enough that the
+    smallest p after Holm over four tests can be below alpha.
+
+    >>> quads_planned(FULL), quads_planned(QUICK)
+    (16, 9)
+    """
+    n = plan.looks[0]
+    while len(ARMS_OF_TWO_SWITCHES) * 2.0 / 2**n > plan.alpha:
+        n += 1
+    return n
+
+
 def boots(seed: int, per_arm: int) -> list[str]:
     """Return the arm of each boot, alternating in coin-flipped pairs: for settings that need a reboot."""
     return [arm for order in orders(seed, "boots", per_arm) for arm in order]
@@ -121,3 +144,9 @@ def expected_seconds(plan: Plan, start_s: float = 20.0, toggle_s: float = 0.01, 
     pairs = plan.sham + (plan.looks[looks - 1] if looks else 0)
     workers = 1 + (worker_of(plan, PAIRS, plan.looks[looks - 1] - 1) if looks else 0)
     return workers * start_s + pairs * pair_seconds(plan, toggle_s)
+
+
+def expected_quad_seconds(plan: Plan, start_s: float = 20.0, toggle_s: float = 0.01) -> float:
+    """Return the expected seconds of a trial of two switches."""
+    pair = pair_seconds(plan, toggle_s)
+    return plan.workers * start_s + plan.sham * pair + 2 * quads_planned(plan) * pair

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from . import receipt as receipts
 from . import schedule, verdict
-from .schedule import FULL, PAIRS, QUICK, SHAM, Plan
+from .schedule import FULL, PAIRS, QUADS, QUICK, SHAM, Plan
 
 if TYPE_CHECKING:
     # Never imported: ansible packs what is imported anywhere in the text, and the source is then read from
@@ -174,6 +174,11 @@ class Worker:
             if early:
                 return self._checked(op, early)
         return self._checked(op, self._reply(now + takes_s + self.limits.reply_s, takes_s + self.limits.reply_s))
+
+    def poll(self, op: str, seconds: float) -> dict[str, Any] | None:
+        """Wait at most ``seconds`` for the reply to ``op``; None when there is none yet. Raises WorkerFailed."""
+        reply = self._reply(time.monotonic() + seconds, seconds, timeout_is_failure=False)
+        return self._checked(op, reply) if reply else None
 
     def _checked(self, op: str, reply: dict[str, Any]) -> dict[str, Any]:
         if reply.get("reply") == "error":
@@ -457,13 +462,14 @@ class Toggle:
     """What a trial switches. This one switches nothing: a profile.
 
     Subclasses write a setting and read it back; every method runs in the session's process. `restore` returns
-    "" or why the old value is not back.
+    "" or why the old value is not back. sham: the arm whose value both blocks of a sham pair have.
     """
 
     toggles = False
+    sham = "A"
 
     def set(self, arm: str) -> None:
-        """Bring the setting to the value of arm A or B."""
+        """Bring the setting to the value of an arm. Raises ToggleFailed when the host refuses it."""
 
     def read(self) -> Any:
         """Return the value now, as text or number; None when it cannot be read."""
@@ -477,6 +483,10 @@ class Toggle:
         return ""
 
 
+class ToggleFailed(Exception):
+    """A setting could not be brought to the value of an arm; the text says why."""
+
+
 @dataclass(frozen=True)
 class Job:
     """What to measure and where.
@@ -486,6 +496,7 @@ class Job:
     pin: CPUs to keep the worker on. addresses: PCI addresses of the host's cards, for `unmapped`. ranks: of
     the all-reduce session (below 2: none).
     container: image and digest when the caller knows them; part of the identity.
+    env: variables for the workers (the interface of collectives); they do not reach into a container.
     """
 
     command: Sequence[str]
@@ -500,6 +511,7 @@ class Job:
     ranks: int = 0
     collective: Mapping[str, Any] = field(default_factory=lambda: {"dtype": "bfloat16", "rows": 1, "hidden": 5120})
     container: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     source: str | None = None
 
@@ -517,6 +529,9 @@ class Claim:
 
 Around = Callable[[], Mapping[str, Any]]
 Say = Callable[[str], None]
+# Gets everything as soon as it is there, so that a run that is killed leaves what it had: ``head`` (the receipt without
+# what follows), ``begun`` {phase: pairs}, ``worker`` (a start; at its end again, complete), ``block``, ``failure``.
+Kept = Callable[[str, Mapping[str, Any]], None]
 
 
 def quiet(_: str) -> None:
@@ -528,22 +543,23 @@ def devices(job: Job) -> list[dict[str, Any]]:
 
     Every card is to be probed, one `profile` per index. Raises WorkerFailed.
     """
-    with Worker(job.command, source=job.source, limits=job.limits) as worker:
+    with Worker(job.command, source=job.source, limits=job.limits, env=job.env) as worker:
         reply = worker.ask("devices", job.limits.start_s, device=job.device)
     return [{**row, "address": card_address({"card": row})} for row in reply["devices"]]
 
 
-def profile(
-    job: Job, around: Around = dict, say: Say = quiet, kept: Callable[[Mapping[str, Any]], None] | None = None
-) -> dict[str, Any]:
+def keep_nothing(_: str, __: Mapping[str, Any]) -> None:
+    """Keep nothing on the way."""
+
+
+def profile(job: Job, around: Around = dict, say: Say = quiet, kept: Kept = keep_nothing) -> dict[str, Any]:
     """Measure a host as it is: sham pairs, the lab's figures, launch counts, and the all-reduce when
     ``job.ranks`` >= 2.
 
     around: called before and after, returns what `receipt.guards_of` expects. say: one line of progress.
-    kept: gets every block as soon as it is measured. Always returns a sealed receipt; what went wrong is in
-    its ``failures`` and ``validity``.
+    kept: see `Kept`. Always returns a sealed receipt; what went wrong is in its ``failures`` and ``validity``.
     """
-    return _measure(job, None, Toggle(), around, say, kept)
+    return _measure("profile", job, None, Toggle(), around, say, kept)
 
 
 def trial(
@@ -552,7 +568,7 @@ def trial(
     toggle: Toggle,
     around: Around = dict,
     say: Say = quiet,
-    kept: Callable[[Mapping[str, Any]], None] | None = None,
+    kept: Kept = keep_nothing,
 ) -> dict[str, Any]:
     """Find out whether a setting changes this host: sham pairs, then A/B pairs in coin-flip order, until a
     planned look decides.
@@ -560,20 +576,29 @@ def trial(
     The setting is restored on every way out. Returns a sealed receipt with its verdict; see `profile` for the
     other arguments.
     """
-    return _measure(job, claim, toggle, around, say, kept)
+    return _measure("trial", job, claim, toggle, around, say, kept)
+
+
+def interaction(
+    job: Job,
+    claim: Claim,
+    toggle: Toggle,
+    around: Around = dict,
+    say: Say = quiet,
+    kept: Kept = keep_nothing,
+) -> dict[str, Any]:
+    """Find out what two settings do alone and together: sham pairs without either, then quads of the four arms in
+    random order. The toggle and the claim know the arms of `schedule.ARMS_OF_TWO_SWITCHES`; see `trial`.
+    """
+    return _measure("interaction", job, claim, toggle, around, say, kept)
 
 
 def _measure(
-    job: Job,
-    claim: Claim | None,
-    toggle: Toggle,
-    around: Around,
-    say: Say,
-    kept: Callable[[Mapping[str, Any]], None] | None,
+    kind: str, job: Job, claim: Claim | None, toggle: Toggle, around: Around, say: Say, kept: Kept
 ) -> dict[str, Any]:
     receipt: dict[str, Any] = {
         "schema": receipts.SCHEMA,
-        "kind": "trial" if claim else "profile",
+        "kind": kind,
         "taken_at": _now(),
         "seed": job.seed,
         "plan": {**asdict(job.plan), "looks": list(job.plan.looks)},
@@ -602,6 +627,8 @@ def _measure(
             "evidence": list(claim.evidence),
             "toggles": toggle.toggles,
         }
+        receipt["interrupted"] = ""
+    kept("head", receipt)
     run = _Run(job, toggle, receipt, say, kept)
     try:
         if receipt["before"].get("card"):
@@ -636,7 +663,7 @@ class _Run:
         toggle: Toggle,
         receipt: dict[str, Any],
         say: Say,
-        kept: Callable[[Mapping[str, Any]], None] | None,
+        kept: Kept,
     ) -> None:
         self.job, self.toggle, self.receipt, self.say, self.kept = job, toggle, receipt, say, kept
         self.worker: Worker | None = None
@@ -651,6 +678,8 @@ class _Run:
             self.finish_worker()
         except WorkerFailed as failure:
             self.fail(failure)
+        except ToggleFailed as refused:
+            self.fail(WorkerFailed("setting", str(refused)))
 
     def looks(self) -> None:
         """Ask the verdict rules what comes next until they stop."""
@@ -660,16 +689,30 @@ class _Run:
                 return
             if step in (SHAM, "sham_again"):
                 self.phase(step, 0, self.job.plan.sham)
+            elif self.receipt["kind"] == "interaction":
+                self.quads(schedule.quads_planned(self.job.plan))
+                return
             else:
                 wanted = int(step.partition(":")[2])
                 self.phase(PAIRS, self.receipt["begun"].get(PAIRS, 0), wanted)
 
     def phase(self, phase: str, first: int, last: int) -> None:
-        self.receipt["begun"][phase] = last
+        self.begin(phase, last)
         seconds = (last - first) * schedule.pair_seconds(self.job.plan)
         self.say(f"{phase}: pairs {first + 1} to {last}, about {seconds:.0f} s")
         for step in schedule.steps(self.job.plan, self.job.seed, phase, first, last):
             self.block(step)
+
+    def quads(self, number: int) -> None:
+        self.begin(QUADS, number)
+        seconds = 2 * number * schedule.pair_seconds(self.job.plan)
+        self.say(f"{QUADS}: 1 to {number}, about {seconds:.0f} s")
+        for step in schedule.quad_steps(self.job.plan, self.job.seed, number):
+            self.block(step)
+
+    def begin(self, phase: str, last: int) -> None:
+        self.receipt["begun"][phase] = last
+        self.kept("begun", {phase: last})
 
     def block(self, step: schedule.Step) -> None:
         if step.worker != self.number:
@@ -677,7 +720,7 @@ class _Run:
             self.start_worker(step.worker)
         plan, worker = self.job.plan, self.worker
         assert worker is not None
-        self.toggle.set(step.arm if step.phase == PAIRS else "A")
+        self.toggle.set(step.arm if step.phase in (PAIRS, QUADS) else self.toggle.sham)
         time.sleep(plan.settle_s)
         readback, seen = self.toggle.read(), {}
         reply = worker.ask(
@@ -700,15 +743,14 @@ class _Run:
             **{key: value for key, value in reply.items() if key != "reply"},
         }
         self.receipt["blocks"].append(block)
-        if self.kept is not None:
-            self.kept(block)
+        self.kept("block", block)
         self.say(f"{step.phase} pair {step.pair + 1} {step.arm}")
 
     def start_worker(self, number: int) -> None:
         job = self.job
         self.say(f"worker {number}: starting {job.command[0]}")
         self.number = number
-        worker = Worker(job.command, source=job.source, limits=job.limits).__enter__()
+        worker = Worker(job.command, source=job.source, limits=job.limits, env=job.env).__enter__()
         self.worker = worker
         reply = worker.ask(
             "start",
@@ -725,6 +767,7 @@ class _Run:
         record["address"] = card_address(record["identity"])
         record.update(preamble=worker.preamble[-500:], lab=[], launches={})
         self.receipt["workers"].append(record)
+        self.kept("worker", record)
         wrong = unmapped(record["identity"], job.addresses)
         if wrong:
             raise WorkerFailed("unmapped", wrong)
@@ -737,6 +780,7 @@ class _Run:
         for _ in range(LAB_REPEATS):
             record["lab"].append(self.worker.ask("lab", 10.0)["figures"])
         record["launches"] = self.worker.ask("inspect", 30.0)["launches"]
+        self.kept("worker", record)
         self.close()
 
     def fail(self, failure: WorkerFailed) -> None:
@@ -748,6 +792,7 @@ class _Run:
                 "worker": self.number,
             }
         )
+        self.kept("failure", self.receipt["failures"][-1])
         self.say(f"{failure.kind}: {failure.text}")
 
     def close(self) -> None:
@@ -801,7 +846,7 @@ def all_reduce(job: Job, batches: int = 20, per_batch: int = 10) -> dict[str, An
     workers: list[Worker] = []
     try:
         for _ in range(world):
-            workers.append(Worker(job.command, source=job.source, limits=job.limits).__enter__())
+            workers.append(Worker(job.command, source=job.source, limits=job.limits, env=job.env).__enter__())
         for rank, worker in enumerate(workers):
             worker.send("start", device=job.device, index=rank, life_s=job.limits.life_s, collective=True)
         started = [worker.receive("start", job.limits.start_s) for worker in workers]

@@ -57,8 +57,8 @@ class Guards:
     throttle_before, throttle_after: counters by name. alarms: active throttle reasons, temperature and fan
     alarms.
     identities: one mapping per worker start (device, torch, driver, container ...), in order.
-    readbacks_moved: settings whose read-back changed inside a block. restore: "", or why the old value did
-    not come back.
+    readbacks_moved: settings whose read-back changed inside a block. refused: writes that the host refused.
+    restore: "", or why the old value did not come back. interrupted: "", or what ended the run before its end.
     blocks_planned, blocks_done: blocks of all phases that were begun.
     """
 
@@ -77,7 +77,9 @@ class Guards:
     alarms: Sequence[str] = ()
     identities: Sequence[Mapping[str, Scalar]] = ()
     readbacks_moved: Sequence[str] = ()
+    refused: Sequence[str] = ()
     restore: str = ""
+    interrupted: str = ""
     blocks_planned: int = 0
     blocks_done: int = 0
 
@@ -146,6 +148,8 @@ class Verdict:
 def invalid_reasons(guards: Guards) -> list[str]:
     """Return every reason why no figure may be quoted; empty when there is none."""
     reasons: list[str] = []
+    if guards.interrupted:
+        reasons.append(f"interrupted: {guards.interrupted}")
     if guards.card:
         reasons.append(f"card: {guards.card}")
     reasons += [f"devcoredump present at start: {node}" for node in guards.coredumps_before or ()]
@@ -166,6 +170,7 @@ def invalid_reasons(guards: Guards) -> list[str]:
     reasons += [f"other process on the card: {holder}" for holder in guards.holders or ()]
     reasons += identity_changes(guards.identities)
     reasons += [f"setting changed inside a block: {text}" for text in guards.readbacks_moved]
+    reasons += [f"the setting could not be written: {text}" for text in guards.refused]
     if guards.restore:
         reasons.append(f"restore failed: {guards.restore}")
     if guards.blocks_done < ENOUGH_BLOCKS * guards.blocks_planned:
@@ -543,6 +548,115 @@ def interaction(quads: Sequence[Mapping[str, float]], alpha: float = 0.03) -> di
             "p": p,
         }
     return result
+
+
+@dataclass(frozen=True)
+class Crossed:
+    """A trial of two switches: everything but the quads as in a trial of one.
+
+    quads: one mapping per random order block with the block figure of each arm, as for `interaction`.
+    exercises: of switch A (arm A: those blocks without it, arm B: with it) and of switch B.
+    """
+
+    trial: Trial
+    quads: Sequence[Mapping[str, float]]
+    exercises: Mapping[str, Exercise]
+
+
+def judge_crossed(crossed: Crossed) -> Verdict:
+    """Return the verdict of a trial of two switches: its word is that of both together against neither.
+
+    ``figures.effects`` has each effect with its own word; gains are never added, the interaction says why.
+    """
+    trial = crossed.trial
+    notes = unchecked(trial.guards)
+    invalid = invalid_reasons(trial.guards)
+    if invalid:
+        return Verdict(INVALID, tuple(invalid), tuple(notes))
+    gate = sham_gate(trial)
+    figures: dict[str, Any] = {"statistic": gate.statistic, "sham_p": list(gate.p)}
+    if trial.planned:
+        vacuous = [f"switch {name}: {why}" for name, one in crossed.exercises.items() for why in vacuous_reasons(one)]
+        if vacuous:
+            return Verdict(VACUOUS, tuple(dict.fromkeys(vacuous)), tuple(notes))
+    elif fallen_back(trial.exercise):
+        return Verdict(VACUOUS, tuple(fallen_back(trial.exercise)), tuple(notes))
+    if not gate.passed:
+        if gate.ratios:
+            figures["floor"] = ratio_change(gate.floor)
+        return Verdict(INCONCLUSIVE, (gate.reason,), tuple(notes), figures)
+    if not crossed.quads:
+        return Verdict(INCONCLUSIVE, ("no quad was measured",), tuple(notes), figures)
+    floor = statistics.noise_floor(gate.ratios, len(crossed.quads))
+    effects = effects_of(crossed.quads, floor, trial.alpha)
+    figures.update(n=len(crossed.quads), floor=ratio_change(floor), effects=effects)
+    word = str(effects["A+B"]["word"])
+    reasons = [
+        f"{name}: {one['word']}, ratio {one['ratio']:.3f} [{one['ratio_low']:.3f}, {one['ratio_high']:.3f}], "
+        f"p {one['p']:.2g} (Holm over four)"
+        for name, one in effects.items()
+    ]
+    if word != INCONCLUSIVE and trial.guards.log_required and not trial.guards.log_read:
+        return Verdict(
+            INCONCLUSIVE,
+            ("the kernel log was not readable: faults cannot be excluded", *reasons),
+            tuple(notes),
+            figures,
+        )
+    return Verdict(word, tuple(reasons), tuple(notes), figures)
+
+
+def effects_of(
+    quads: Sequence[Mapping[str, float]], floor: float, alpha: float
+) -> dict[str, dict[str, Union[float, str]]]:
+    """Return `interaction` with the word of each effect, by the rules of `look`.
+
+    floor: of a pair, as a log ratio. The interaction is made from four blocks in place of two, so its own is larger by
+    the square root of two.
+    """
+    result: dict[str, dict[str, Union[float, str]]] = {}
+    for name, one in interaction(quads, alpha).items():
+        own = floor * math.sqrt(2.0) if name == "interaction" else floor
+        claim, bound = max(own, SMALLEST_CLAIM), max(own, NO_CHANGE_BOUND)
+        middle, low, high = (math.log(one[key]) if one[key] > 0.0 else -math.inf for key in _INTERVAL)
+        if one["p"] <= alpha and abs(middle) > claim:
+            word = IMPROVED if middle < 0 else REGRESSED
+        elif bound <= NOISIEST and -bound <= low and high <= bound:
+            word = NO_CHANGE
+        else:
+            word = INCONCLUSIVE
+        result[name] = {**one, "word": word}
+    return result
+
+
+_INTERVAL = ("ratio", "ratio_low", "ratio_high")
+
+
+def crossed_sentence(crossed: Crossed, verdict: Verdict) -> str:
+    """Return the one sentence of a trial of two switches; each ratio names its numerator and denominator."""
+    trial = crossed.trial
+    effects = verdict.figures.get("effects")
+    if verdict.word in (INVALID, VACUOUS) or not effects:
+        return f"{trial.metric}: {verdict.word}: {verdict.reasons[0]}"
+    shown = "; ".join(
+        f"latency of {name} ({trial.arms[name]}) / base ({trial.arms['base']}) = {effects[name]['ratio']:.3f} "
+        f"({effects[name]['word']})"
+        for name in ("A", "B", "A+B")
+    )
+    crossing = effects["interaction"]
+    return (
+        f"{trial.metric} ({verdict.figures['statistic']} of blocks) over {verdict.figures['n']} quads: {shown}; "
+        f"interaction (A+B x base) / (A x B) = {crossing['ratio']:.3f} ({_CROSSING[str(crossing['word'])]}), "
+        f"floor {verdict.figures['floor']:.1%}"
+    )
+
+
+_CROSSING = {
+    IMPROVED: "together they are faster than each alone lets expect",
+    REGRESSED: "together they are slower than each alone lets expect",
+    NO_CHANGE: "none beyond noise",
+    INCONCLUSIVE: "not decided",
+}
 
 
 def ratio_change(log_ratio: float) -> float:

@@ -986,6 +986,24 @@ class Worker:
         kind = device_type(self.torch, request.get("device", "auto"))
         return {"device": kind, "devices": device_rows(self.torch, kind)}
 
+    def load(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Import torch and open nothing, so that what follows can have a limit that is the device's alone."""
+        live_until(float(request["life_s"]))
+        self.torch = self.torch or load_torch()
+        return {"torch": str(self.torch.__version__)}
+
+    def smoke(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Add one to 1024 x 1024 ones on one device and sum: 2097152.0, exact in float32 (lab-host-facts 3.4)."""
+        self.torch = torch = self.torch or load_torch()
+        kind = device_type(torch, request.get("device", "auto"))
+        index = 0 if kind == "cpu" else int(request.get("index", 0))
+        who = identity(torch, kind, index)
+        device = torch.device(kind, index) if kind != "cpu" else torch.device("cpu")
+        total = float((torch.ones((1024, 1024), dtype=torch.float32, device=device) + 1).sum().item())
+        if not math.isfinite(total):
+            raise Refused("nan", f"the sum of 1024 x 1024 twos is {total}")
+        return {"identity": who, "sum": total}
+
     def start(self, request: dict[str, Any]) -> dict[str, Any]:
         """Load torch, take the device, make the tensors, capture the graph, warm up by time."""
         begun = clock()
@@ -1096,7 +1114,20 @@ def pin(cpus: Sequence[int] | None) -> dict[str, Any]:
     }
 
 
-OPERATIONS = ("devices", "start", "block", "lab", "inspect", "pin", "store", "join", "allreduce", "leave")
+OPERATIONS = (
+    "load",
+    "devices",
+    "smoke",
+    "start",
+    "block",
+    "lab",
+    "inspect",
+    "pin",
+    "store",
+    "join",
+    "allreduce",
+    "leave",
+)
 # After these the process is of no more use: every later call on the device fails as well.
 FATAL = ("device_lost", "out_of_resources")
 
