@@ -10,16 +10,30 @@ DOCUMENTATION = r"""
 module: latency_probe
 short_description: Measure how long it takes to submit work to every card of a host
 description:
-  - Starts a worker in a Python that has torch, by O(command), and measures one card after the other.
-  - Judges every card first by what the host says. When one of them sleeps, has faulted on this boot, is wedged, has a
-    devcoredump or is in use, no worker is started, because listing the devices opens them all; the receipts are then
-    invalid and say why.
+  - Starts a worker in a Python that has torch and measures one card after the other.
+  - Judges every card first. When one sleeps, has faulted on this boot, is wedged, has a devcoredump or is in use, no
+    worker is started, because listing the devices opens them all; the receipts are then invalid and say why.
   - Looks again afterwards. A fault line, a devcoredump, a throttle counter that moved, another process on the card, a
     lost device or a wrong result make a receipt invalid, and no figure of it may be quoted.
   - An action plugin of the same name verifies each receipt on the controller, writes it to a file, and says what it
     means.
+  - With O(mode=smoke) or O(mode=collective) nothing is timed; the task fails where a card does not compute in time, or
+    the kernel log says something new.
   - Changes nothing on the host. Everything that was started is ended at O(timeout), with all its children.
 options:
+  mode:
+    description:
+      - V(smoke) sums on every card, 20 s each; V(collective) joins a rank on each card, 90 s, over the interface of
+        C(/etc/hostcheck/collective.env).
+    type: str
+    choices: [probe, smoke, collective]
+    default: probe
+  excuse:
+    description:
+      - Seconds since boot up to which the fault of a large upload does not count, for the one retry. Not with
+        O(mode=probe).
+    type: float
+    default: -1.0
   command:
     description:
       - The way to a Python with torch 2.6 or later, as a list that ends where Python's own arguments begin.
@@ -117,6 +131,17 @@ lines:
   type: list
   elements: str
   sample: ["0000:23:00.0: launch_us_async 3.13 us, launch_plus_sync_us 25.98 us"]
+outcomes:
+  description: What every card gave; the kind is V(ok), V(not_needed) or a named failure.
+  returned: with smoke and collective
+  type: list
+  elements: dict
+  sample: [{"subject": "0000:23:00.0", "kind": "ok", "text": "sum 2097152.0 on xpu:0"}]
+fault_until:
+  description: For O(excuse), where all that happened is the fault of one large upload; else V(-1).
+  returned: with smoke and collective
+  type: float
+  sample: -1.0
 files:
   description: Receipts on the controller, for C(hostcheck verify) and C(hostcheck probe --show).
   returned: when something was measured
@@ -126,6 +151,7 @@ files:
 """
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.hostcheck.onhost.probe.gates import collective, smoke
 from ansible.module_utils.hostcheck.onhost.probe.host import Request, probe, survey
 from ansible.module_utils.hostcheck.onhost.recording import below
 
@@ -134,6 +160,8 @@ def main() -> None:
     """Run the module."""
     module = AnsibleModule(
         argument_spec={
+            "mode": {"type": "str", "choices": ["probe", "smoke", "collective"], "default": "probe"},
+            "excuse": {"type": "float", "default": -1.0},
             "command": {"type": "list", "elements": "str", "required": True},
             "device": {"type": "str", "choices": ["auto", "xpu", "cuda", "cpu"], "default": "auto"},
             "cards": {"type": "list", "elements": "str", "default": []},
@@ -148,9 +176,11 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    given = {key: value for key, value in module.params.items() if key not in ("receipts", "root")}
-    said: list[str] = []
+    given = {key: value for key, value in module.params.items() if key not in ("mode", "receipts", "root")}
+    mode, said = module.params["mode"], []
     try:
+        if mode == "probe" and given["excuse"] >= 0:
+            raise ValueError("excuse: no figure is taken on a boot that has faulted")
         reader = below(module.params["root"])
         request = Request(**given)
         found = survey(reader, request)
@@ -162,9 +192,14 @@ def main() -> None:
         "cards": {card.bdf: found.sick.get(card.bdf, "") for card in found.cards},
         "obstacle": found.obstacle,
     }
-    if not module.check_mode:
+    if not module.check_mode and mode == "probe":
         answer["receipts"] = probe(reader, request, found, said.append)
         answer["said"] = said
+    elif not module.check_mode:
+        proof = {"smoke": smoke, "collective": collective}[mode](reader, request, found)
+        answer.update(proof.plain())
+        if not proof.good:
+            module.fail_json(msg=str(proof), **answer)
     module.exit_json(**answer)
 
 
