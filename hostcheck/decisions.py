@@ -79,7 +79,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
     Symptom(
         "The server is killed while its workers start",
         "the page cache is warm and workers pin memory at the same time",
-        ("mem.available", "mem.psi", "mem.swap_total", "container.oom", "storage.model"),
+        ("mem.available", "mem.psi", "mem.swap_total", "mem.oom", "container.oom", "storage.model"),
         "no swap on a large host, drop the page cache before a start, load from a local disk",
         "killed oom pressure loading worker exit 137",
     ),
@@ -93,7 +93,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
     Symptom(
         "The host freezes or resets with idle cards, a byte is wrong, or programs crash at the same instruction",
         "bad memory",
-        ("mem.ecc", "mem.blocks_offline", "boot.last", "kernel.taint"),
+        ("mem.ecc", "mem.blocks_offline", "boot.last", "kernel.taint", "kernel.lockup"),
         "test nearly all of the memory with the test locked into it; take bad blocks off-line, replace the module",
         "dram corruption reboot random crash bit flip",
     ),
@@ -107,7 +107,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
     Symptom(
         "An idle host freezes with a soft lockup in smp_call_function",
         "a processor does not wake from its deepest idle state",
-        ("cpu.deep_idle", "boot.last"),
+        ("cpu.deep_idle", "kernel.lockup", "boot.last"),
         "disable the deepest idle state on every processor, or set idle current to typical in the BIOS; read it back",
         "cstate c-state c6 sleep soft lockup idle",
     ),

@@ -25,6 +25,13 @@ def lockups(facts: Facts) -> list[Event]:
     ]
 
 
+def subject(facts: Facts) -> Subject:
+    """What `cpu.deep_idle` is about: every processor, or those of which the deepest state may be used."""
+    deepest = facts.cpuidle.deepest.value
+    some = deepest and any(state.cpus != deepest for state in facts.cpuidle.states.value or ())
+    return Subject("cpu", deepest) if deepest and some else ALL
+
+
 def _words(states: tuple[IdleState, ...]) -> str:
     """The deepest state by name, with its time to wake up."""
     deepest = max(states, key=lambda state: state.number)
@@ -52,7 +59,6 @@ def deep_idle(facts: Facts, expectation: Expectation, previous: Facts | None = N
     if not deepest:
         yield Finding("cpu.deep_idle", ALL, Status.ok, seen=f"{name} is off", source=source)
         return
-    subject = Subject("cpu", deepest) if any(state.cpus != deepest for state in states) else ALL
     found = lockups(facts)
     seen = f"{name} may be used"
     if found:
@@ -60,7 +66,7 @@ def deep_idle(facts: Facts, expectation: Expectation, previous: Facts | None = N
     if wish or found:
         step = APPLY if wish else f"{APPLY}  # after declaring settings.cpu_governor.disable_deepest_idle: true"
         status = Status.fail if wish else Status.warn
-        yield Finding("cpu.deep_idle", subject, status, seen, "off on every processor", source, step)
+        yield Finding("cpu.deep_idle", subject(facts), status, seen, "off on every processor", source, step)
     elif facts.kernel_log.events.value is None:
         finding = unknown("cpu.deep_idle", facts.kernel_log.events, ALL)
         yield Finding(finding.id, ALL, finding.status, finding.seen, source=finding.source, cause=log.ACCESS)

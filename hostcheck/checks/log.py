@@ -56,6 +56,21 @@ def window_gap(facts: Facts) -> str:
     return f"early lines are lost: it begins {log.first.value:.0f} s after the boot"
 
 
+def silence(facts: Facts, id: str, seen: str, subject: Subject = HOST) -> Finding:
+    """The finding for a kind of line that the log does not hold: ok only where it reaches back to the boot.
+
+    What a log that was refused or begins late does not hold is a consequence of that one finding.
+    """
+    readable = facts.kernel_log.events
+    if readable.value is None:
+        return replace(unknown(id, readable, subject), cause=ACCESS)
+    gap = window_gap(facts)
+    if gap:
+        text = f"window incomplete: {gap}"
+        return Finding(id, subject, Status.unknown, text, source=readable.source, cause=ACCESS)
+    return Finding(id, subject, Status.ok, seen, source=readable.source)
+
+
 def events(facts: Facts) -> tuple[Event, ...]:
     """All events of the log. One that names no card is given the only card of its driver, when there is just one."""
     return tuple(_named(facts, event) for event in need(facts.kernel_log.events))

@@ -8,7 +8,9 @@ from ..expectations import Expectation
 from ..findings import HOST, Finding, Status, Subject, check, need, unknown
 from ..onhost.gather import Facts
 from ..onhost.reader import Reading
+from ..onhost.readings.kernel_log import Event
 from ..onhost.readings.memory import Pressure
+from . import log
 from .gpu import is_virtual
 from .presence import no_card, not_applicable, not_before_start
 
@@ -137,6 +139,42 @@ def _without(reading: Reading[Pressure]) -> bool:
     Python calls that number by its other name, ENOTSUP.
     """
     return reading.unread == "absent" or reading.detail.startswith(("EOPNOTSUPP", "ENOTSUP"))
+
+
+@check("mem.oom", title="Nothing was killed because the host ran out of memory")
+def oom(facts: Facts, expectation: Expectation, previous: Facts | None = None) -> Iterator[Finding]:
+    """`mem.oom`
+
+    Why: the kernel kills one process of a job and leaves the rest, which then looks like a card that hangs, and an
+    out-of-memory guard does not see what drivers hold (lab-host-facts 2.4, `mem.driver_held`). Two witnesses: the log,
+    and the kernel's own count, which no wrapped or refused log hides. A process that was killed at the limit of its
+    container is told, not judged: `container.oom` does that for containers that hold cards.
+    """
+    counted, said = facts.memory.oom_kills, facts.kernel_log.events
+    found = [event for event in said.value or () if event.kind in ("oom", "oom.cgroup") and not event.previous_boot]
+    of_host = [event for event in found if event.kind == "oom"]
+    names = ", ".join(dict.fromkeys(word for event in found for word in _killed(event)))
+    logged = sum(event.count for event in found)
+    more = (counted.value or 0) - logged
+    step = "journalctl -k -b 0 --no-pager | grep -iE 'out of memory|oom-kill'"
+    if of_host:
+        text = f"the host ran out of memory and killed {names}; {log.span(of_host)}"
+        yield Finding("mem.oom", HOST, Status.warn, text, "nothing killed", said.source, step)
+    elif more > 0:
+        known = f", of which the log names {logged} ({names})" if logged else ", which the log does not name"
+        text = f"{counted.value} killed for memory since the boot{known}"
+        yield Finding("mem.oom", HOST, Status.warn, text, "nothing killed", counted.source, step)
+    elif found:
+        text = f"{names} killed at the limit of a container; {log.span(found)}"
+        yield Finding("mem.oom", HOST, Status.info, text, source=said.source)
+    elif counted.value is not None:
+        yield Finding("mem.oom", HOST, Status.ok, "nothing killed since the boot", source=counted.source)
+    else:
+        yield log.silence(facts, "mem.oom", "no such line on this boot")
+
+
+def _killed(event: Event) -> list[str]:
+    return [name for name in event.details.get("process", "").split(", ") if name] or ["a process"]
 
 
 @check("mem.driver_held", title="Drivers do not hold most of the memory")

@@ -22,6 +22,8 @@ from typing import Any, Callable
 from .reader import Reader, Reading
 from .readings.aspm import Aspm
 from .readings.aspm import read as read_aspm
+from .readings.clocksource import Clocksource
+from .readings.clocksource import read as read_clocksource
 from .readings.containers import Containers
 from .readings.containers import read as read_containers
 from .readings.cpufreq import Cpufreq
@@ -132,6 +134,7 @@ class Facts:
     lscpu: Lscpu = group(read_lscpu)
     cpufreq: Cpufreq = group(read_cpufreq)
     cpuidle: Cpuidle = group(read_cpuidle, needs=("lscpu",))
+    clocksource: Clocksource = group(read_clocksource)
     kernel_log: KernelLog = group(read_kernel_log, device=False, deadline=75.0)
     pcie: Pcie = group(read_pcie, needs=("kernel_log", "options"), device=True, deadline=30.0)
     aspm: Aspm = group(read_aspm)

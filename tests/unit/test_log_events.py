@@ -442,9 +442,31 @@ def test_a_lost_card_that_is_not_named_is_the_one_whose_link_reported() -> None:
         ("FADT indicates ASPM is unsupported, using BIOS configuration", "aspm.off_firmware", {}),
         (
             "clocksource: Long readout interval, skipping watchdog check: cs_nsec: 6035009078 wd_nsec: 6035005845",
-            "clocksource",
+            "clocksource.stall",
+            {"ns": "6035009078"},
+        ),
+        (
+            "clocksource: timekeeping watchdog on CPU3: Marking clocksource 'tsc' as unstable because the skew is too large:",
+            "clocksource.unstable",
+            {"clock": "tsc"},
+        ),
+        (
+            "clocksource: timekeeping watchdog on CPU0: wd-tsc-wd read-back delay of 2190us, attempt 4, marking tsc unstable",
+            "clocksource.unstable",
+            {"clock": "tsc"},
+        ),
+        ("tsc: Marking TSC unstable due to clocksource watchdog", "clocksource.unstable", {"clock": "TSC"}),
+        ("Clocksource tsc unstable (delta = -93845 ns)", "clocksource.unstable", {"clock": "tsc"}),
+        (
+            "clocksource: timekeeping watchdog on CPU1: hpet retried 2 times before success",
+            "clocksource.retried",
             {},
         ),
+        ("rcu: INFO: rcu_preempt self-detected stall on CPU", "lockup.rcu", {"flavor": "rcu_preempt"}),
+        ("INFO: rcu_sched detected stalls on CPUs/tasks: { 3} (detected by 1)", "lockup.rcu", {"cpu": "3"}),
+        ("rcu: INFO: rcu_preempt detected expedited stalls on CPUs/tasks: { 7-... } 21 jiffies", "lockup.rcu", {}),
+        ("Out of memory: Kill process 77 (python3) score 900 or sacrifice child", "oom", {"process": "python3"}),
+        ("Memory cgroup out of memory: Killed process 9 (vllm) total-vm:1kB", "oom.cgroup", {"process": "vllm"}),
         ("INFO: task kworker/3:1:77 blocked for more than 122 seconds.", "hung_task", {"seconds": "122"}),
         ("Out of memory: Killed process 4242 (python3) total-vm:1kB", "oom", {"process": "python3"}),
         (

@@ -43,7 +43,8 @@ STARTED = 10.0  # seconds; a log whose first line is later than this has lost it
 # One of these (lower case) is in every line that `log_events` knows and that names no PCI device. Long words are found
 # faster than short ones.
 _WORDS = (
-    "hardware error]", "nvrm: ", "lockup", "clocksource: ", "out of memory: killed", "blocked for more than",
+    "hardware error]", "nvrm: ", "lockup", "clocksource: ", " unstable", "out of memory", "blocked for more than",
+    " stall on cpu", " stalls on cpu",
     "pcie aspm", "aspm is unsupported", "_osc", "callbacks suppressed", "kernel messages", "faulted address",
     "engineclass", "guc version", "reset reason", "gpu hang: ecode", "] *error* ", "_inv_timeout", "out-of-bounds in ",
 )  # fmt: skip

@@ -352,12 +352,24 @@ _LOOSE: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         ("lockup.hard", "LOCKUP", r"hard LOCKUP on cpu ?(?P<cpu>\d+)"),
         ("lockup.soft", "lockup", r"soft lockup - CPU#(?P<cpu>\d+) stuck for (?P<seconds>\d+)s"),
         (
-            "clocksource",
-            "clocksource",
-            r"clocksource: (?:Long readout interval|timekeeping watchdog|Marking clocksource)",
+            "lockup.rcu",
+            "stall",
+            r"INFO: (?P<flavor>rcu\w*) (?:self-)?detected (?:expedited )?stalls? on CPU"
+            r"(?:s/tasks: \{ ?(?P<cpu>\d+)\b)?",
         ),
-        ("oom", "emory", r"Out of memory: Killed process (?P<pid>\d+) \((?P<process>[^)]*)\)"),
-        ("oom", "emory", r"emory cgroup out of memory: Killed process (?P<pid>\d+) \((?P<process>[^)]*)\)"),
+        (
+            "clocksource.unstable",
+            "unstable",
+            r"(?:[Mm]arking (?:clocksource )?|Clocksource )'?(?P<clock>[\w-]+)'? (?:as )?unstable\b",
+        ),
+        (
+            "clocksource.stall",
+            "readout",
+            r"clocksource: Long readout interval, skipping watchdog check: cs_nsec: (?P<ns>\d+)",
+        ),
+        ("clocksource.retried", "clocksource", r"clocksource: timekeeping watchdog"),
+        ("oom.cgroup", "emory", r"emory cgroup out of memory: Kill(?:ed)? process (?P<pid>\d+) \((?P<process>[^)]*)\)"),
+        ("oom", "emory", r"Out of memory(?: \(\w+\))?: Kill(?:ed)? process (?P<pid>\d+) \((?P<process>[^)]*)\)"),
         (
             "hung_task",
             "blocked",

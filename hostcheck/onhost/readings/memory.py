@@ -9,6 +9,7 @@ from typing import Callable
 from ..reader import Reader, Reading
 
 MEMINFO = "/proc/meminfo"
+VMSTAT = "/proc/vmstat"
 PRESSURE = "/proc/pressure"
 EDAC = "/sys/devices/system/edac/mc"
 BLOCKS = "/sys/devices/system/memory"
@@ -56,6 +57,7 @@ class Memory:
     gpu_active: what the kernel counts as held for GPUs (newer kernels). driver_held: total - available - anonymous, so
     what no process owns; shared memory and huge pages are part of it, and stand beside it.
     memory_pressure, io_pressure: absent where the kernel keeps none. controllers: () where none reports errors.
+    oom_kills: processes that the kernel killed for memory since the boot, inside of containers too (from 4.13 on).
     block_bytes: size of a block of memory. offline: numbers of the blocks that are off-line.
     """
 
@@ -71,6 +73,7 @@ class Memory:
     swaps: Reading[tuple[SwapArea, ...]]
     memory_pressure: Reading[Pressure]
     io_pressure: Reading[Pressure]
+    oom_kills: Reading[int]
     controllers: Reading[tuple[Controller, ...]]
     block_bytes: Reading[int]
     offline: Reading[tuple[int, ...]]
@@ -111,6 +114,20 @@ def parse_pressure(text: str) -> Pressure:
     if len(found) != 2:
         raise ValueError(f"expected lines some and full with their averages, got {text[:120]!r}")
     return Pressure(*found["some"], *found["full"])
+
+
+def parse_oom_kills(text: str) -> int:
+    """Return ``oom_kill`` of /proc/vmstat, -1 where this kernel does not count them.
+
+    >>> parse_oom_kills("nr_free_pages 77\\noom_kill 2\\n"), parse_oom_kills("nr_free_pages 77\\n")
+    (2, -1)
+
+    Raises ValueError for text that is not a table of counts.
+    """
+    rows = [re.fullmatch(r"(\w+) (-?[0-9]{1,20})", line) for line in text.splitlines()]
+    if not rows or not all(rows):
+        raise ValueError(f"expected names and counts, got {text[:80]!r}")
+    return next((int(row.group(2)) for row in rows if row is not None and row.group(1) == "oom_kill"), -1)
 
 
 def parse_swaps(text: str) -> tuple[SwapArea, ...]:
@@ -195,6 +212,11 @@ def read_offline(reader: Reader) -> Reading[tuple[int, ...]]:
     return names.then(lambda _: tuple(found))
 
 
+def read_oom_kills(reader: Reader) -> Reading[int]:
+    found = reader.text(VMSTAT).then(parse_oom_kills)
+    return Reading.no("absent", "this kernel does not count them", VMSTAT) if found.value == -1 else found
+
+
 def read(reader: Reader) -> Memory:
     whole = reader.text(MEMINFO).then(parse_meminfo)
 
@@ -225,6 +247,7 @@ def read(reader: Reader) -> Memory:
         swaps=reader.text("/proc/swaps").then(parse_swaps),
         memory_pressure=reader.text(f"{PRESSURE}/memory").then(parse_pressure),
         io_pressure=reader.text(f"{PRESSURE}/io").then(parse_pressure),
+        oom_kills=read_oom_kills(reader),
         controllers=read_controllers(reader),
         block_bytes=reader.line(f"{BLOCKS}/block_size_bytes").then(parse_block_size),
         offline=read_offline(reader),
