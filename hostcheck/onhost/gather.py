@@ -8,6 +8,8 @@ its readings say why.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import gc
 import os
 import pickle
 import selectors
@@ -17,9 +19,9 @@ import time
 import typing
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Callable
+from typing import Any, Callable, Union
 
-from .reader import Reader, Reading
+from .reader import Reader, Reading, ended
 from .readings.aspm import Aspm
 from .readings.aspm import read as read_aspm
 from .readings.clocksource import Clocksource
@@ -68,7 +70,7 @@ from .readings.sysctls import Sysctls
 from .readings.sysctls import read as read_sysctls
 from .readings.throttle import Throttle
 from .readings.throttle import read as read_throttle
-from .readings.xpu_smi import XpuSmi
+from .readings.xpu_smi import XpuSmi, held_back
 from .readings.xpu_smi import read as read_xpu_smi
 from .recording import Recorder, utc
 
@@ -101,24 +103,48 @@ class Options:
             raise ValueError(f"sample_seconds is {self.sample_seconds!r}, wanted 0 to {SAMPLE_LIMIT:g}")
 
 
+Device = Union[bool, Callable[..., bool]]
+
+
 @dataclass(frozen=True)
 class Group:
     """How a field of `Facts` is read.
 
     needs: names of earlier fields (or ``options``) that `read` gets as keyword arguments.
-    deadline: seconds; with `device` the group runs in a child that is killed (or abandoned, where it hangs
-        in the kernel) at this time.
+    device: does it touch devices? Then it runs in a child that is killed (or abandoned, where it hangs in the kernel)
+        at the deadline. A function tells by what the group needs, without reading anything.
+    deadline: seconds.
     """
 
     read: Callable[..., Any]
     needs: tuple[str, ...] = ()
-    device: bool = False
+    device: Device = False
     deadline: float = 20.0
 
 
-def group(read: Callable[..., Any], needs: tuple[str, ...] = (), device: bool = False, deadline: float = 20.0) -> Any:
+def group(read: Callable[..., Any], needs: tuple[str, ...] = (), device: Device = False, deadline: float = 20.0) -> Any:
     """Declare a field of `Facts`; see `Group`."""
     return field(metadata={"group": Group(read, needs, device, deadline)})
+
+
+def has_cards(pcie: Pcie, **_: Any) -> bool:
+    """Is there a card to be read? Without one only counters of processors are, which the kernel keeps in memory."""
+    return bool(pcie.gpus.value)
+
+
+def has_holders(holders: Holders) -> bool:
+    """Is there a process whose surroundings are read?"""
+    return bool(holders.render.value)
+
+
+def reads_twice(options: Options, **_: Any) -> bool:
+    """Are counters read a second time?"""
+    return options.sample_seconds > 0
+
+
+def asks_xpu_smi(pcie: Pcie, kernel_log: KernelLog, holders: Holders, options: Options) -> bool:
+    """May the tool be run?"""
+    return held_back(pcie.gpus, kernel_log, holders, options) is None
 
 
 @dataclass(frozen=True)
@@ -135,18 +161,18 @@ class Facts:
     cpufreq: Cpufreq = group(read_cpufreq)
     cpuidle: Cpuidle = group(read_cpuidle, needs=("lscpu",))
     clocksource: Clocksource = group(read_clocksource)
-    kernel_log: KernelLog = group(read_kernel_log, device=False, deadline=75.0)
+    kernel_log: KernelLog = group(read_kernel_log, deadline=75.0)
     pcie: Pcie = group(read_pcie, needs=("kernel_log", "options"), device=True, deadline=30.0)
     aspm: Aspm = group(read_aspm)
     holders: Holders = group(read_holders)
     network: Network = group(read_network)
-    containers: Containers = group(read_containers, needs=("holders",), device=True)
+    containers: Containers = group(read_containers, needs=("holders",), device=has_holders)
     memory: Memory = group(read_memory)
     sysctls: Sysctls = group(read_sysctls)
     crash: Crash = group(read_crash)
     storage: Storage = group(read_storage, device=True)
-    throttle: Throttle = group(read_throttle, needs=("pcie", "kernel_log", "options"), device=True)
-    gpu_state: GpuStates = group(read_gpu_state, needs=("pcie", "kernel_log", "options"), device=True)
+    throttle: Throttle = group(read_throttle, needs=("pcie", "kernel_log", "options"), device=has_cards)
+    gpu_state: GpuStates = group(read_gpu_state, needs=("pcie", "kernel_log", "options"), device=has_cards)
     iommu: Iommu = group(read_iommu, needs=("pcie",))
     modules: Modules = group(read_modules, needs=("identity",))
     packages: Packages = group(read_packages)
@@ -154,9 +180,9 @@ class Facts:
     last_boot: LastBoot = group(read_last_boot, needs=("identity", "kernel_log"))
     next_boot: NextBoot = group(read_next_boot)
     xpu_smi: XpuSmi = group(
-        read_xpu_smi, needs=("pcie", "kernel_log", "holders", "options"), device=True, deadline=40.0
+        read_xpu_smi, needs=("pcie", "kernel_log", "holders", "options"), device=asks_xpu_smi, deadline=40.0
     )
-    rates: Rates = group(read_rates, needs=("pcie", "throttle", "options"), device=True, deadline=75.0)
+    rates: Rates = group(read_rates, needs=("pcie", "throttle", "options"), device=reads_twice, deadline=75.0)
 
 
 GROUPS: dict[str, Group] = {
@@ -183,7 +209,21 @@ def closure(subset: Iterable[str]) -> tuple[str, ...]:
 
 def unread(cls: type[Any], reason: str, detail: str) -> Any:
     """An instance of a group whose every reading says why there is none."""
-    return cls(**{item.name: Reading.no(reason, detail) for item in dataclasses.fields(cls)})
+    no: Reading[Any] = Reading.no(reason, detail)
+    return cls(**{item.name: no for item in dataclasses.fields(cls)})
+
+
+@functools.lru_cache(maxsize=None)
+def classes() -> dict[str, type[Any]]:
+    """The class of every group."""
+    hints = typing.get_type_hints(Facts)
+    return {name: hints[name] for name in GROUPS}
+
+
+@functools.lru_cache(maxsize=None)
+def not_asked(name: str) -> Any:
+    """A group that was not asked for; readings do not change, so that one serves every read."""
+    return unread(classes()[name], "not_asked", "this subset was not asked for")
 
 
 def gather(
@@ -192,21 +232,20 @@ def gather(
     """Read a host. Never raises for what the host does; raises ValueError for an unknown subset."""
     wanted = closure(subset)
     ends = time.monotonic() + deadline
-    classes = typing.get_type_hints(Facts)
     found: dict[str, Any] = {"options": options or Options()}
     taken_at = utc(reader.taken_at())
     for name, spec in GROUPS.items():
         if name not in wanted:
-            found[name] = unread(classes[name], "not_asked", "this subset was not asked for")
+            found[name] = not_asked(name)
             continue
         given = {need: found[need] for need in spec.needs}
         left = min(spec.deadline, ends - time.monotonic())
         if left <= 0:
-            found[name] = unread(classes[name], "timeout", f"the whole read took more than {deadline:g} s")
-        elif spec.device and reader.live:
-            found[name] = _in_child(spec.read, reader, given, classes[name], left)
+            found[name] = unread(classes()[name], "timeout", f"the whole read took more than {deadline:g} s")
+        elif reader.live and (spec.device(**given) if callable(spec.device) else spec.device):
+            found[name] = _in_child(spec.read, reader, given, classes()[name], left)
         else:
-            found[name] = _guarded(spec.read, reader, given, classes[name])
+            found[name] = _guarded(spec.read, reader, given, classes()[name])
     return Facts(schema=SCHEMA, taken_at=taken_at, **found)
 
 
@@ -225,6 +264,7 @@ def _in_child(read: Callable[..., Any], reader: Reader, given: dict[str, Any], c
     pid = os.fork()
     if pid == 0:
         os.close(ours)
+        gc.disable()  # it would touch, and so copy, all that is shared with the parent
         try:
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that its commands are killed with it
             answer = _guarded(read, reader, given, cls)
@@ -268,8 +308,6 @@ def _end(pid: int) -> None:
     for number, patience in ((0, 1.0), (signal.SIGTERM, 3.0), (signal.SIGKILL, 2.0)):
         if number:
             os.kill(pid, number)
-        until = time.monotonic() + (patience if number or pid else 0)
-        while time.monotonic() < until:
-            if os.waitpid(pid, os.WNOHANG)[0] == pid:
-                return
-            time.sleep(0.002)
+        if ended(pid, patience):
+            os.waitpid(pid, 0)
+            return

@@ -20,7 +20,9 @@ from hostcheck.onhost.gather import GROUPS, Facts, Group, Options, closure, gath
 from hostcheck.onhost.plain import to_plain
 from hostcheck.onhost.reader import LiveReader, Reader, Reading
 from hostcheck.onhost.readings.aspm import Aspm
+from hostcheck.onhost.readings.holders import Holder
 from hostcheck.onhost.recording import RecordedReader, Recorder, empty
+from tests import replay
 
 
 def readings(group: Any) -> list[Reading[Any]]:
@@ -95,6 +97,42 @@ def test_the_command_of_a_group_that_hangs_is_ended_with_it(tmp_path: Path, monk
             break
         time.sleep(0.05)
     assert not Path(f"/proc/{pid}").exists()
+
+
+def forks(monkeypatch: pytest.MonkeyPatch, device: Any) -> int:
+    """How many children the group aspm takes when its spec says so of devices."""
+    real, started = os.fork, []
+    monkeypatch.setattr(os, "fork", lambda: started.append(1) or real())
+    monkeypatch.setitem(module.GROUPS, "aspm", Group(lambda reader, options: policy(), ("options",), device=device))
+    gather(LiveReader("/nonexistent"), subset=["aspm"])
+    return len(started)
+
+
+def policy() -> Aspm:
+    return Aspm(*(Reading.no("absent") for _ in dataclasses.fields(Aspm)))
+
+
+def test_a_group_that_has_no_device_to_touch_takes_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert forks(monkeypatch, lambda options: options.wake) == 0
+    assert forks(monkeypatch, lambda options: not options.wake) == 1
+    assert forks(monkeypatch, True) == 1
+
+
+@pytest.mark.parametrize("name", ["containers", "throttle", "gpu_state", "xpu_smi", "rates"])
+def test_groups_that_call_into_cards_take_a_child_where_there_is_one(name: str) -> None:
+    touches = GROUPS[name].device
+    assert callable(touches)
+    for host, there in (("four-card-gen4", True), ("virtual-machine", False)):
+        facts = gather(replay_reader(host), Options(sample_seconds=1.0 if there else 0.0))
+        given = {need: getattr(facts, need) for need in GROUPS[name].needs}
+        if name == "containers":
+            held = Reading((Holder(7, "vllm", "/", "renderD128", ""),) if there else (), "/proc/*/fd")
+            given = {"holders": dataclasses.replace(facts.holders, render=held)}
+        assert touches(**given) == there, (name, host)
+
+
+def replay_reader(host: str) -> Reader:
+    return RecordedReader(replay.host(host))
 
 
 def test_a_group_whose_child_dies(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:

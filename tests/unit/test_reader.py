@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -131,6 +132,28 @@ def _cmdline(path: Path) -> str:
         return path.read_text()
     except (OSError, UnicodeDecodeError):
         return ""
+
+
+@pytest.mark.parametrize("has_pidfd", [True, False])
+def test_the_end_of_a_child_is_seen_and_left_to_be_reaped(monkeypatch: pytest.MonkeyPatch, has_pidfd: bool) -> None:
+    if not has_pidfd:
+        monkeypatch.delattr(os, "pidfd_open", raising=False)
+    child = subprocess.Popen(["sleep", "600"])
+    assert not module.ended(child.pid, 0.05)
+    child.kill()
+    assert module.ended(child.pid, 60.0)
+    assert child.wait() == -signal.SIGKILL
+    assert module.ended(child.pid, 0.0)
+
+
+def test_commands_are_read_and_killed_without_pidfd(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "pidfd_open", raising=False)
+    command(root, "tool", "echo told; exit 3")
+    command(root, "stays", "exec >&- 2>&-; sleep 600")
+    ran = LiveReader(str(root)).run(["tool"])
+    assert ran.value is not None
+    assert (ran.value.rc, ran.value.stdout) == (3, "told\n")
+    assert LiveReader(str(root)).run(["stays"], timeout=0.3).unread == "timeout"
 
 
 def test_command_that_closes_its_output_and_stays_is_killed(root: Path) -> None:

@@ -41,10 +41,12 @@ _CONTINUES = re.compile(
 # What a terminal, a chat or a mail puts around lines: colours (as such, or as ``less`` and rsyslog write them), quotes.
 _COLOUR = re.compile(r"(?:\x1b|\^\[|#033)\[[0-9;]*[mK]")
 _QUOTE = re.compile(r"(?:[ \t]*>)+[ \t]?")
+_IS_QUOTED = re.compile(r"^[ \t]*>", re.M)
 _INDENT = re.compile(
     r"[ \t]+(?=(?:<\d{1,3}>)?\[ *<? *\+?\d+\.\d{3}|\[[A-Z][a-z]{2} |\d{4}-\d\d-\d\d[T ]\d\d:"
     r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d )"
 )
+_KERNEL_TIME = re.compile(r"\[ *(\d+\.\d{6})\]")
 _MARK = re.compile(r"-- (?:Boot \w+|Reboot) --")
 _FIRST = ("Linux version ", "Booting Linux on ")
 _AT_BOOT = "    0.000000]"
@@ -268,7 +270,7 @@ class Tidy:
         if "\x1b" in blob or ("^" in blob and "^[[" in blob) or ("#" in blob and "#033[" in blob):
             found = [_COLOUR.sub("", line) for line in found]
             blob = "\n".join(found)
-        if ">" in blob:
+        if ">" in blob and _IS_QUOTED.search(blob):
             found = [_unquoted(line) for line in found]
             blob = "\n".join(found)
         if self._margin is None:
@@ -319,22 +321,33 @@ class Boots:
             self._seconds = _seconds(batch[-1])
             return [(False, batch)]
         pieces: list[tuple[bool, list[str]]] = [(False, [])]
-        clock = Clock(None, 0.0)
-        for line in batch:
-            stamp, text = clock.split(line)
-            is_begin = is_first(text)
-            is_again = _AT_BOOT in line and _seconds(line) == 0.0 and self._seconds > _SETTLED
-            if (is_begin and not self._was_first) or is_again or _MARK.match(line):
+        was_zero = False
+        for number, line in enumerate(batch):
+            is_begin = "Linux " in line and _begins_boot(line)
+            is_zero = _AT_BOOT in line and _seconds(line) == 0.0
+            is_again = is_zero and not was_zero and self._before(batch, number) > _SETTLED
+            if (is_begin and not self._was_first) or is_again or (line.startswith("-- ") and _MARK.match(line)):
                 pieces.append((True, []))
             pieces[-1][1].append(line)
-            self._was_first = is_begin
-            self._seconds = _seconds(line) if stamp is not None else self._seconds
+            self._was_first, was_zero = is_begin, is_zero
+        self._seconds = self._before(batch, len(batch))
         return [piece for piece in pieces if piece[1]]
+
+    def _before(self, batch: list[str], number: int) -> float:
+        """The time of the newest line before this one that has something before its message."""
+        for index in range(number - 1, -1, -1):
+            if Clock(None, 0.0).split(batch[index])[0] is not None:
+                return _seconds(batch[index])
+        return self._seconds
+
+
+def _begins_boot(line: str) -> bool:
+    return is_first(Clock(None, 0.0).split(line)[1])
 
 
 def _seconds(line: str) -> float:
     """The kernel's own time in a line, wherever it stands before the message."""
-    found = re.search(r"\[ *(\d+\.\d{6})\]", line[:120])
+    found = _KERNEL_TIME.search(line, 0, 120)
     return float(found.group(1)) if found else NO_TIME
 
 
