@@ -200,6 +200,62 @@ class Writer:
         finally:
             os.close(descriptor)
 
+    def copy(self, source: str, path: str, limit: int, mode: int = 0o600) -> tuple[int, bool]:
+        """Copy the first `limit` bytes of a file of any content: (bytes written, was there more?).
+
+        It is read only, and as large as it turns out to be: files of sysfs do not tell their size. The copy is complete
+        in a temporary file before it gets its name.
+        """
+        try:
+            real = self._real(path)
+            temporary = os.path.join(os.path.dirname(real), f".{os.path.basename(real)}{TEMPORARY}")
+            try:
+                os.unlink(temporary)
+            except FileNotFoundError:
+                pass
+            into = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+            try:
+                size, is_cut = self._pour(self._real(source), into, limit)
+                os.fsync(into)
+            finally:
+                os.close(into)
+            os.rename(temporary, real)
+            self._sync_folder(os.path.dirname(real))
+            return size, is_cut
+        except OSError as error:
+            raise why(error, source) from error
+
+    def _pour(self, real: str, into: int, limit: int) -> tuple[int, bool]:
+        out = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            size = 0
+            while True:
+                piece = os.read(out, 1 << 18)
+                room = limit - size
+                data = piece[:room]
+                while data:
+                    written = os.write(into, data)
+                    size, data = size + written, data[written:]
+                if not piece or len(piece) > room:
+                    return size, bool(piece)
+        finally:
+            os.close(out)
+
+    def there(self, path: str) -> bool:
+        """Is there anything at a path?"""
+        return os.path.lexists(self._real(path, follow_last=False))
+
+    def size(self, path: str) -> int:
+        """Bytes of all files below a folder; 0 when there is none."""
+        found = 0
+        for folder, _, names in os.walk(self._real(path)):
+            for name in names:
+                try:
+                    found += os.lstat(os.path.join(folder, name)).st_size
+                except FileNotFoundError:
+                    pass
+        return found
+
     def remove(self, path: str) -> None:
         """Remove a file or link."""
         try:
