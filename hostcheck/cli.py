@@ -422,6 +422,22 @@ def verify(given: argparse.Namespace) -> int:
     return code
 
 
+def ready_options(parser: Parser) -> None:
+    parser.add_argument("--root", metavar="DIR", default="/", help="read this directory instead of this machine's /")
+
+
+def ready(given: argparse.Namespace) -> int:
+    """May a job start on this host now, by its ready mark and what happened since: 0 yes, 1 no, 3 could not tell."""
+    from .onhost.ready.mark import check
+
+    try:
+        verdict = check(below(given.root))
+    except ValueError as error:
+        raise BadInput(str(error)) from error
+    sys.stdout.write(f"{verdict.reason}\n")
+    return verdict.code
+
+
 def diff_options(parser: Parser) -> None:
     source_options(parser)
     judge_options(parser)
@@ -550,6 +566,7 @@ VERBS: dict[str, Verb] = {
     "learn": (learn, learn_options),
     "probe": (probe, probe_options),
     "verify": (verify, verify_options),
+    "ready": (ready, ready_options),
 }
 
 EPILOG = """\
@@ -566,6 +583,7 @@ examples:
   hostcheck report reports/latest                  the last run of the playbook
   hostcheck probe --quick                          submission latency of every card
   hostcheck verify receipt.json                    does every figure follow from its samples?
+  hostcheck ready                                  may a job start here now?
 
 exit codes: 0 nothing failing, 1 an unwaived fail, 2 wrong use or bad input,
             3 nothing failing but a required check could not be judged
