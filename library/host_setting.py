@@ -20,7 +20,6 @@ options:
     description: The setting; also the name of its role, whose documentation lists the keys of O(wanted).
     type: str
     required: true
-    choices: [cpu_governor, kernel_arguments, pcie_aspm, gpu_runtime_pm, collective_env]
   wanted:
     description:
       - What the setting should be. Unknown keys are refused.
@@ -139,11 +138,7 @@ def main() -> None:
     """Run the module."""
     module = AnsibleModule(
         argument_spec={
-            "name": {
-                "type": "str",
-                "required": True,
-                "choices": ["cpu_governor", "kernel_arguments", "pcie_aspm", "gpu_runtime_pm", "collective_env"],
-            },
+            "name": {"type": "str", "required": True},
             "wanted": {"type": "dict", "default": {}},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "foreseen": {"type": "dict", "default": {}},
@@ -151,6 +146,8 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
+    if module.params["name"] not in SETTINGS:
+        module.fail_json(msg=f"name: there is no setting {module.params['name']!r}; known are {', '.join(SETTINGS)}")
     setting = SETTINGS[module.params["name"]]
     change = apply if module.params["state"] == "present" else undo
     result = Result(setting.name)

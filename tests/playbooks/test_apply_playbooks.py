@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -177,6 +178,20 @@ def test_a_role_variable_wins_over_the_expectation_and_tags_choose(tmp_path: Pat
     run = play.run("apply.yml", "--tags", "cpu_governor")
     assert (run.returncode, recap(run, "changed")) == (0, 1), run.stdout
     assert tree.text("/sys/devices/system/cpu/cpufreq/policy3/scaling_min_freq") == "900000\n"
+    assert not tree.path("/etc/hostcheck").exists()
+
+
+def test_tags_can_be_listed_and_skipped_and_limit_undo(tmp_path: Path) -> None:
+    tree = dressed(debian(tmp_path / "root"))
+    play = Play(tmp_path, tree, {name: WISHES[name] for name in ("cpu_governor", "collective_env")})
+    for playbook in ("apply.yml", "drift.yml", "undo.yml"):
+        listed = play.run(playbook, "--list-tags").stdout
+        assert set(WISHES) <= set(re.findall(r"\w+", listed.partition("TASK TAGS")[2])), listed
+    assert recap(play.run("apply.yml", "--skip-tags", "cpu_governor"), "changed") == 1
+    assert recap(play.run("apply.yml", "--tags", "cpu_governor"), "changed") == 1
+    gone = play.run("undo.yml", "--tags", "collective_env")
+    assert (gone.returncode, recap(gone, "changed")) == (0, 1), gone.stdout
+    assert tree.text("/sys/devices/system/cpu/cpufreq/policy3/scaling_governor") == "performance\n"
     assert not tree.path("/etc/hostcheck").exists()
 
 
