@@ -374,9 +374,9 @@ def receipt_path(output: str | None, receipt: dict[str, Any], several: bool) -> 
 
 
 def read_receipt(path: str) -> dict[str, Any]:
-    """A receipt from a file. Raises BadInput that names the file and what is wrong with it."""
+    """A receipt, or a result over boots, from a file. Raises BadInput that names the file and what is wrong with it."""
+    from .boots import load as load_receipt
     from .receipts import NotAReceipt
-    from .receipts import load as load_receipt
 
     try:
         return load_receipt(Path(path))
@@ -386,37 +386,47 @@ def read_receipt(path: str) -> dict[str, Any]:
 
 def show_receipts(paths: Sequence[str], draft_tokens: int) -> int:
     """Print receipts, and what differs between their cards; 3 when one is invalid."""
+    from .boots import is_boots
     from .report import probe as words
-    from .report import terminal
+    from .report import terminal, trial
     from .report.receipt import render
 
     if draft_tokens < 0:
         raise BadInput(f"--draft-tokens is {draft_tokens}, wanted 0 or more")
     out = terminal.console()
-    out.width = max(out.width, 100)  # in a narrower table the figures themselves would be cut
-    shown = [read_receipt(path) for path in paths]
+    files = [read_receipt(path) for path in paths]
+    for document in filter(is_boots, files):
+        trial.boots(document, out)
+    shown = [receipt for receipt in files if not is_boots(receipt)]
     for receipt in shown:
         render(receipt, out, draft_tokens)
     for line in words.between(shown):
         out.print(line, markup=False)
-    return 0 if all(receipt["validity"]["valid"] for receipt in shown) else 3
+    invalid = any(document["verdict"]["word"] == "invalid" for document in files if is_boots(document))
+    return 3 if invalid or not all(receipt["validity"]["valid"] for receipt in shown) else 0
 
 
 def verify_options(parser: Parser) -> None:
-    parser.add_argument("receipts", metavar="FILE", nargs="+", help="receipt of a probe or a trial")
+    parser.add_argument(
+        "receipts", metavar="FILE", nargs="+", help="receipt of a probe or a trial, or a result over boots"
+    )
 
 
 def verify(given: argparse.Namespace) -> int:
     """Make every figure of a receipt again from its raw samples: 0 all follow, 1 something does not, 2 no receipt."""
+    from .boots import is_boots
+    from .boots import problems as problems_of_boots
     from .receipts import verify as problems
 
     code = 0
     for path, receipt in [(path, read_receipt(path)) for path in given.receipts]:
-        found = problems(receipt)
+        found = problems_of_boots(Path(path), receipt) if is_boots(receipt) else problems(receipt)
         code = 1 if found else code
         for problem in found:
             sys.stdout.write(f"{path}: {problem}\n")
-        if not found:
+        if not found and is_boots(receipt):
+            sys.stdout.write(f"{path}: every figure follows from {len(receipt['boots'])} receipts\n")
+        elif not found:
             valid = "" if receipt["validity"]["valid"] else "; the measurement is invalid, as it says"
             sys.stdout.write(f"{path}: every figure follows from {len(receipt['blocks'])} blocks{valid}\n")
     return code

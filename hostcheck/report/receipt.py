@@ -12,37 +12,30 @@ from rich.text import Text
 
 from .. import advice
 from ..onhost.probe import receipt as raw
-from ..onhost.probe.schedule import PAIRS
+from . import trial
 from .terminal import visible
 
 BARS = " ▁▂▃▄▅▆▇█"
 BINS = 30
-WORD_STYLE = {
-    "improved": "bold green",
-    "regressed": "bold red",
-    "no_change": "cyan",
-    "inconclusive": "yellow",
-    "vacuous": "magenta",
-    "invalid": "bold red",
-}
+OTHER_COLUMNS = 42  # characters that the figures beside a histogram take, at most
 CONTROLS = ("cpu_add_us", "py_loop_ns", "launch_drain", "sleep_overshoot_0.3ms_us", "sleep_overshoot_3ms_us")
 
 
 def render(receipt: Mapping[str, Any], out: Console, draft_tokens: int = 1) -> None:
-    """Print a receipt: identity, validity, figures with histograms, all-reduce, the lab's figures, verdict,
-    advice.
+    """Print a receipt: identity, validity, what a trial has shown, figures with histograms, all-reduce, the lab's
+    figures, advice.
 
     Figures of an invalid receipt are not printed: there is no number to quote.
     """
     _head(receipt, out)
     if not _validity(receipt, out):
         return
+    if receipt.get("verdict"):
+        trial.verdict(receipt, out)
     _metrics(receipt, out)
     _collectives(receipt, out)
     _lab(receipt, out)
-    if receipt.get("verdict"):
-        _verdict(receipt, out)
-    elif receipt["kind"] == "profile":
+    if receipt["kind"] == "profile":
         for one in advice.advise(receipt, draft_tokens):
             mark = " (estimate)" if one.estimate else ""
             out.print(Text(f"{one.topic}{mark}: {visible(one.text)}", style="bold" if one.topic == "class" else ""))
@@ -80,8 +73,10 @@ def _metrics(receipt: Mapping[str, Any], out: Console) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("metric", "median", "p10", "p99", "unit", "floor"):
         table.add_column(name, justify="left" if name in ("metric", "unit") else "right", no_wrap=True)
-    table.add_column(f"p1 {'samples, log scale':^{BINS - 6}} p99", no_wrap=True)
     figures = receipt["figures"]["metrics"]
+    bins = max(10, min(BINS, out.width - max(map(len, figures), default=0) - OTHER_COLUMNS))
+    middle = "samples, log scale" if bins >= BINS - 4 else "log"
+    table.add_column(f"p1 {middle:^{bins - 7}} p99", no_wrap=True)
     for name in sorted(figures, key=lambda metric: (metric in CONTROLS, metric)):
         figure = figures[name]
         samples = [
@@ -96,7 +91,7 @@ def _metrics(receipt: Mapping[str, Any], out: Console) -> None:
             *(f"{figure[key]:.4g}" for key in ("median", "p10", "p99")),
             figure["unit"],
             floor,
-            Text(histogram(samples, BINS), style="cyan"),
+            Text(histogram(samples, bins), style="cyan"),
         )
     out.print(table)
     if receipt["figures"]["graph_gain"]:
@@ -161,42 +156,3 @@ def _lab(receipt: Mapping[str, Any], out: Console) -> None:
             )
             table.add_row(Text(key), Text(visible(value)), *beside)
     out.print(table)
-
-
-def _verdict(receipt: Mapping[str, Any], out: Console) -> None:
-    verdict, claim = receipt["verdict"], receipt["claim"]
-    out.print(Text(visible(verdict["sentence"]), style=WORD_STYLE[verdict["word"]]))
-    for reason in verdict["reasons"]:
-        out.print(Text(visible(f"  {reason}")))
-    for note in verdict["notes"]:
-        out.print(Text(visible(f"  note: {note}"), style="dim"))
-    ratios = verdict["figures"].get("ratios")
-    if ratios:
-        pairs = raw.block_pairs(receipt, PAIRS, claim["metric"], verdict["figures"]["statistic"])
-        out.print(pair_table(pairs, ratios, max(verdict["figures"]["floor"], 0.02)))
-
-
-def pair_table(pairs: Sequence[tuple[float, float]], ratios: Sequence[float], floor: float) -> Table:
-    """Return the table of pairs with a plot of B / A around 1; the band of the floor is dotted."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("pair", "A us", "B us", "B / A"):
-        table.add_column(name, justify="right")
-    reach = max([abs(math.log(ratio)) for ratio in ratios] + [2 * math.log1p(floor)])
-    table.add_column(f"{math.exp(-reach):.2f} {'1':^{BINS - 10}} {math.exp(reach):.2f}", no_wrap=True)
-    for number, ((a, b), ratio) in enumerate(zip(pairs, ratios, strict=False), start=1):
-        table.add_row(str(number), f"{a:.4g}", f"{b:.4g}", f"{ratio:.3f}", Text(ruler(ratio, reach, floor)))
-    return table
-
-
-def ruler(ratio: float, reach: float, floor: float) -> str:
-    """Return one line with ``o`` at a ratio, ``|`` at 1 and dots within the floor."""
-
-    def place(log_ratio: float) -> int:
-        return round((log_ratio / reach + 1.0) / 2.0 * (BINS - 1))
-
-    line = [" "] * BINS
-    for position in range(place(-math.log1p(floor)), place(math.log1p(floor)) + 1):
-        line[position] = "."
-    line[place(0.0)] = "|"
-    line[place(math.log(ratio))] = "o"
-    return "".join(line)
