@@ -30,8 +30,8 @@ options:
     default: probe
   excuse:
     description:
-      - Seconds since boot up to which the fault of a large upload does not count, for the one retry. Not with
-        O(mode=probe).
+      - Seconds since boot up to which the one known fault of a load does not count, for the one retry after it.
+        Not with O(mode=probe).
     type: float
     default: -1.0
   command:
@@ -137,11 +137,6 @@ outcomes:
   type: list
   elements: dict
   sample: [{"subject": "0000:23:00.0", "kind": "ok", "text": "sum 2097152.0 on xpu:0"}]
-fault_until:
-  description: For O(excuse), where all that happened is the fault of one large upload; else V(-1).
-  returned: with smoke and collective
-  type: float
-  sample: -1.0
 files:
   description: Receipts on the controller, for C(hostcheck verify) and C(hostcheck probe --show).
   returned: when something was measured
@@ -197,7 +192,7 @@ def main() -> None:
         answer["said"] = said
     elif not module.check_mode:
         proof = {"smoke": smoke, "collective": collective}[mode](reader, request, found)
-        answer.update(proof.plain())
+        answer["outcomes"] = [vars(one) for one in proof.outcomes]
         if not proof.good:
             module.fail_json(msg=str(proof), **answer)
     module.exit_json(**answer)

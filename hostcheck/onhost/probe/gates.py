@@ -54,19 +54,13 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Proof:
-    """All outcomes of a gate. fault_until: seconds since boot of the last fault line where all that happened is the
-    fault of one large upload (`guards.load_faults`), which may be tried once more; else -1.
-    """
+    """All outcomes of a gate."""
 
     outcomes: tuple[Outcome, ...]
-    fault_until: float = -1.0
 
     @property
     def good(self) -> bool:
         return all(one.good for one in self.outcomes)
-
-    def plain(self) -> dict[str, Any]:
-        return {"outcomes": [vars(one) for one in self.outcomes], "fault_until": self.fault_until}
 
     def __str__(self) -> str:
         """What is not good."""
@@ -107,7 +101,7 @@ def obstacles(request: Request, found: Survey) -> list[Outcome]:
 def _prove(reader: Reader, request: Request, found: Survey, say: Say, gate: Gate, limit_s: float) -> Proof:
     outcomes = obstacles(request, found)
     if outcomes:
-        return Proof(tuple(outcomes), until(found.facts))
+        return Proof(tuple(outcomes))
     if not found.cards and request.device != "cpu":
         return Proof((Outcome("host", NOT_NEEDED, "there is no card on this host"),))
     most_s = 2 * request.limits.start_s + limit_s + 10 * request.limits.close_s
@@ -120,16 +114,7 @@ def _prove(reader: Reader, request: Request, found: Survey, say: Say, gate: Gate
         return Proof(tuple(outcomes))
     after = gather(reader, Options(xpu_smi="never"), guards.AROUND)
     outcomes += since(found.facts, guards.excused(after, request.excuse), found.gpus)
-    return Proof(tuple(outcomes), until(after))
-
-
-def until(facts: Facts) -> float:
-    """Seconds since boot of the last fault line where all faults of this boot are of one large upload; else -1."""
-    faults = guards.load_faults(facts)
-    gpus = [gpu for gpu in facts.pcie.gpus.value or () if guards.fault_events(facts, [gpu])]
-    if not faults or any(gpu.bdf not in faults for gpu in gpus):
-        return -1.0
-    return max(faults.values())
+    return Proof(tuple(outcomes))
 
 
 def since(before: Facts, after: Facts, gpus: Sequence[Gpu]) -> list[Outcome]:

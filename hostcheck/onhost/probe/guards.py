@@ -6,7 +6,6 @@ What could not be read has no key: the receipt then says that it was not checked
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,6 +15,7 @@ from ..reader import Reading, shorten
 from ..readings import gpu_ids, next_boot
 from ..readings.kernel_log import Event, is_fault
 from ..readings.pcie import ASLEEP, Gpu, Hop, path_bdfs
+from ..ready.ladder import is_load_time_fault
 from ..redact import REMOVED, SECRET, USERINFO
 
 # What is read before a measurement, and around it; xpu-smi would itself open the cards.
@@ -47,14 +47,6 @@ def in_reach(facts: Facts, device: str, only: Collection[str] = ()) -> tuple[Gpu
     )
 
 
-# The fault of a large upload while a model loads: a copy engine reads an address of the temporary mapping, and the
-# driver answers -EINVAL (the lab saw it in 1 of 59 starts and never in steady serving; lab-host-facts 0.4, 2.5).
-LOAD_ADDRESSES = range(0x800400200000, 0x800400228001)
-LOAD_KINDS = (
-    "page_fault", "fault_response", "cat_error", "engine_reset", "timedout_job", "coredump_created", "open_block",
-)  # fmt: skip
-
-
 def is_card(gpu: Gpu) -> bool:
     """Is it a card of its own, and not part of the processor or a virtual function?"""
     return not (gpu.integrated or gpu.vf)
@@ -80,55 +72,29 @@ def fault_events(facts: Facts, gpus: Sequence[Gpu]) -> list[Event]:
     return [event for event in facts.kernel_log.events.value or () if counts(event)]
 
 
-def load_faults(facts: Facts) -> dict[str, float]:
-    """Return the cards whose only faults on this boot are those of one large upload, and when the last of them was.
-
-    Exactly that: every address in `LOAD_ADDRESSES`, every engine bcs, every access a read, every answer -EINVAL.
-    """
-    found: dict[str, list[Event]] = {}
-    for event in facts.kernel_log.events.value or ():
-        if is_fault(event.kind) and not event.previous_boot:
-            found.setdefault(event.bdf, []).append(event)
-    return {bdf: max(event.last for event in events) for bdf, events in found.items() if bdf and _is_load(events)}
-
-
-def _is_load(events: Sequence[Event]) -> bool:
-    if not all(event.kind.startswith("xe.") and event.kind[3:] in LOAD_KINDS for event in events):
-        return False
-    if not {"xe.page_fault", "xe.fault_response"} <= {event.kind for event in events}:
-        return False
-    pages = [event for event in events if event.kind == "xe.page_fault"]
-    said: dict[str, set[str]] = {
-        note: {word for event in events for word in event.details.get(note, "").split(", ") if word}
-        for note in ("addresses", "engines", "codes")
-    }
-    return (
-        all(int(one, 16) in LOAD_ADDRESSES for one in said["addresses"])
-        and (said["engines"], said["codes"]) == ({"bcs"}, {"-EINVAL"})
-        and all(re.search(r"AccessType: ?0\b", text) for event in pages for text in event.samples)
-    )
-
-
 def excused(facts: Facts, until: float) -> Facts:
-    """Return the facts as if the load-time faults that ended by ``until`` (seconds since boot) had not been.
+    """Return the facts as if the one known fault of a load had not been, where it is all that happened on this boot.
 
-    For the one retry after such a fault, never for a figure. A newer fault, or one of another kind, is left as it is.
+    For the one retry after it, never for a figure. until: seconds since boot up to which it is excused; a newer fault,
+    or one of another kind, leaves everything as it is.
     """
-    cards = {bdf for bdf, last in load_faults(facts).items() if 0.0 <= last <= until}
-    if not cards:
-        return facts
     log, pcie = facts.kernel_log, facts.pcie
+    faults = [event for event in log.events.value or () if is_fault(event.kind) and not event.previous_boot]
+    if not is_load_time_fault(faults) or not all(0.0 <= event.last <= until for event in faults):
+        return facts
+    card = faults[0].bdf
 
     def without(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
         return tuple(
-            replace(gpu, coredump=gpu.coredump.then(lambda _: False)) if gpu.bdf in cards else gpu for gpu in gpus
+            replace(gpu, coredump=gpu.coredump.then(lambda _: False)) if gpu.bdf == card else gpu for gpu in gpus
         )
 
-    kept = log.events.then(lambda all_of: tuple(e for e in all_of if not (is_fault(e.kind) and e.bdf in cards)))
     return replace(
         facts,
         kernel_log=replace(
-            log, events=kept, faulted=log.faulted.then(lambda all_of: tuple(one for one in all_of if one not in cards))
+            log,
+            events=log.events.then(lambda all_of: tuple(event for event in all_of if event not in faults)),
+            faulted=log.faulted.then(lambda all_of: tuple(one for one in all_of if one != card)),
         ),
         pcie=replace(pcie, gpus=pcie.gpus.then(without)),
     )

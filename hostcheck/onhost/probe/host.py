@@ -38,8 +38,8 @@ class Request:
     cards: addresses of the cards whose nodes the command has; (): all of the host. ranks: of the all-reduce; None: one
     for each card when there are two or more; 0: none. pin: keep the worker on one processor near the card. seed: None
     draws one. image: name of the image (for ``exec``: of the container), to record its digest. timeout: seconds for
-    everything; None: four times what is expected. excuse: seconds since boot up to which a fault of a large upload does
-    not count, see `guards.excused`; -1: every fault counts.
+    everything; None: four times what is expected. excuse: seconds since boot up to which the one known fault of a load
+    does not count, see `guards.excused`; -1: every fault counts.
     """
 
     command: Sequence[str]
@@ -143,7 +143,7 @@ def probe(reader: Reader, request: Request, found: Survey | None = None, say: Sa
     (`session.ended_by_signals`).
     """
     found = found or survey(reader, request)
-    run = _Probe(reader, request, found, say)
+    run = Probe(reader, request, found, say)
     with session.ended_by_signals(), within(found.timeout_s):
         return run.receipts()
 
@@ -164,7 +164,9 @@ def within(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-class _Probe:
+class Probe:
+    """One probe of a host, or what a trial needs of it: the job, the look around a measurement, the core."""
+
     def __init__(self, reader: Reader, request: Request, found: Survey, say: Say) -> None:
         self.reader, self.request, self.found, self.say = reader, request, found, say
         seed = request.seed if request.seed is not None else random.SystemRandom().randrange(2**31)
