@@ -22,6 +22,7 @@ from .onhost.recording import seconds, utc
 from .waivers import apply_waivers
 
 SCHEMA = "hostcheck/report/1"
+NO_LIST = ("absent", "tool_missing", "not_asked")
 FACTS: TypeAdapter[Facts] = TypeAdapter(Facts)
 
 
@@ -77,8 +78,12 @@ class Report:
 def gpu_present(facts: Facts) -> bool:
     """Is there a GPU, as far as could be read?
 
-    A GPU that only the kernel log names, or of whose card only a port was recorded, is there too.
+    A GPU that only the kernel log names, or of whose card only a port was recorded, is there too. Where the list of
+    cards was refused, hung or made no sense there may be one, so that what is required of one is required. Where there
+    is no list at all, neither the kernel's nor one of lspci, as in a part of a host, nothing tells of a card.
     """
+    if facts.pcie.gpus.unread not in (None, *NO_LIST):
+        return True
     ports = any((one.vendor, one.device) in gpu_ids.CARD_PORTS for one in facts.pcie.functions.value or ())
     return bool(facts.pcie.gpus.value or logged(facts)) or (ports and facts.pcie.gpus.value is None)
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from hostcheck.expectations import waivers
-from hostcheck.findings import Status
-from hostcheck.onhost.gather import gather
+from hostcheck.assess import assess
+from hostcheck.expectations import REQUIRED_WITH_GPU, expectation, waivers
+from hostcheck.findings import Status, all_unknown
+from hostcheck.onhost.gather import gather, unread
+from hostcheck.onhost.reader import REASONS
+from hostcheck.onhost.readings.pcie import Pcie
 from hostcheck.onhost.recording import RecordedReader, utc
 from tests import replay
 
@@ -158,3 +162,49 @@ def test_a_sleeping_card_stays_unread_below_its_power_state() -> None:
     }
     assert links == {Status.unknown}
     assert report.exit == 3
+
+
+LIST = "/sys/bus/pci/devices"
+NO_CARD = "virtual-machine"
+UNREAD = sorted(set(REASONS) - {"absent", "not_asked", "tool_missing"})
+
+
+@pytest.mark.parametrize("reason", UNREAD)
+def test_a_list_of_cards_that_was_not_read_is_no_host_without_a_card(reason: str) -> None:
+    report = replay.report(replay.changed(replay.host(NO_CARD), {"files": {LIST: {"error": reason}}}))
+    assert report.facts.pcie.gpus.unread == reason
+    assert report.required == REQUIRED_WITH_GPU
+    assert report.exit == 3
+    assert "gpu.enumeration" in {one.id for one in all_unknown(report.findings)}
+
+
+@pytest.mark.parametrize(("name", "reason"), [("EACCES", "permission"), ("EIO", "io"), ("ETIMEDOUT", "io")])
+def test_ids_that_were_refused_may_be_those_of_a_card(name: str, reason: str) -> None:
+    recording = replay.host(NO_CARD)
+    path = next(path for path in sorted(recording["files"]) if path.endswith("/vendor") and "/pci0000:00/" in path)
+    refused = {path: {"error": name}, path.replace("/vendor", "/class"): {"error": name}}
+    report = replay.report(replay.changed(recording, {"files": refused}))
+    assert report.facts.pcie.gpus.unread == reason
+    assert report.exit == 3
+
+
+def test_a_host_without_a_card_requires_nothing() -> None:
+    report = replay.report(replay.host(NO_CARD))
+    assert report.facts.pcie.gpus.value == ()
+    assert (report.required, report.exit) == ((), 0)
+
+
+def test_a_group_that_hung_is_no_host_without_a_card() -> None:
+    facts = gather(RecordedReader(replay.host(NO_CARD)))
+    hung = replace(facts, pcie=unread(Pcie, "timeout", "did not end within 30 s and was killed"))
+    assert assess(hung, expectation({})).exit == 3
+    assert assess(hung, expectation({"required": []})).exit == 0
+    not_asked = replace(facts, pcie=unread(Pcie, "not_asked", "this subset was not asked for"))
+    assert assess(not_asked, expectation({})).required == ()
+
+
+def test_a_recording_without_any_list_of_pci_tells_of_no_card() -> None:
+    recording = replay.changed(replay.host(NO_CARD), {"remove": ["/sys/bus/pci", "/sys/devices/pci", "/sys/bus"]})
+    report = replay.report(recording)
+    assert report.facts.pcie.gpus.unread in ("absent", "tool_missing")
+    assert (report.required, report.exit) == ((), 0)

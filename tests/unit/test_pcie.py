@@ -339,7 +339,7 @@ def test_a_function_whose_ids_cannot_be_read_is_kept() -> None:
     made = recording(intel())
     put(made, "0000:23:00.0", "class", {"error": "EIO"})
     found, _ = read(made)
-    assert (found.gpus.unread, "0000:23:00.0" in found.gpus.detail) == ("absent", True)
+    assert (found.gpus.unread, "0000:23:00.0" in found.gpus.detail) == ("io", True)
     assert [one.bdf for one in found.functions.value or () if not one.class_code] == ["0000:23:00.0"]
 
 

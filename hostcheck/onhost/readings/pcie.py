@@ -1144,6 +1144,18 @@ def gpus_of(functions: dict[str, Function], source: str, is_part: bool) -> Readi
     return Reading(gpus, source)
 
 
+def refused_ids(reader: Reader, functions: dict[str, Function]) -> Reading[tuple[str, ...]] | None:
+    """Why the ids of a function that may be a GPU were not read; None where they are just not there."""
+    for bdf, one in sorted(functions.items()):
+        if gpu_ids.may_be_gpu(one.vendor, one.class_code):
+            for name in ("vendor", "class"):
+                reading = reader.line(f"{DEVICES}/{bdf}/{name}")
+                if reading.unread not in (None, "absent"):
+                    said = f"the {name} of {bdf} was not read, so it may be a GPU: {reading.detail}"
+                    return Reading.no(str(reading.unread), said, reading.source)
+    return None
+
+
 def read_coredumps(reader: Reader) -> Reading[tuple[str, ...]]:
     """BDFs that have a devcoredump node. Its data is never opened: a write to it deletes it."""
     names = reader.names("/sys/class/devcoredump")
@@ -1203,6 +1215,8 @@ def read(reader: Reader, kernel_log: KernelLog, options: Options) -> Pcie:
         unlisted |= printed.keys() - found.keys()
         found = together(found, printed)
     listed = gpus_of(found, functions.source, bool(unlisted))
+    if listed.value is None and functions.source == DEVICES:
+        listed = refused_ids(reader, found) or listed
     gpus = listed.value or ()
     status: dict[str, Reading[str]] = {}
 
