@@ -28,7 +28,7 @@ from .onhost.settings.boot import satisfied
 from .onhost.settings.boot_entries import words
 
 SCHEMA = "hostcheck/boots/1"
-BY_HAND = "by hand"
+BY_HAND = "by_hand"
 LOOKS = 2
 ARMS = ("A", "B")
 # State that moves by itself from one moment to the next: it tells no arms apart.
@@ -49,7 +49,7 @@ class Strict(BaseModel):
 class Claim(Strict):
     """What the boots are about, declared before the first of them.
 
-    setting: name of the setting that the toolkit switches, or ``by hand``. wanted: what arm B wants of it. card: PCI
+    setting: name of the setting that the toolkit switches, or ``by_hand``. wanted: what arm B wants of it. card: PCI
     address, "" for the CPU. per_arm: boots of each arm at the first look; the second and last look is at twice as many.
     evidence: state that must differ between the arms (`state`); without a name, anything.
     """
@@ -189,8 +189,8 @@ def _check_arm(claim: Mapping[str, Any], boot: Boot) -> None:
     if is_b != (boot.arm == "B"):
         wish = " ".join([*add, *(f"(no {word})" for word in gone)])
         raise Refused(
-            f"{boot.file}: is no boot of arm {boot.arm}: arm B is {wish}, and its command line "
-            f"{'is that' if is_b else 'is not'}: {line}"
+            f"{boot.file}: is no boot of arm {boot.arm}: arm B is {wish}, and its command line is "
+            f"{'' if is_b else 'not '}that: {line}"
         )
 
 
