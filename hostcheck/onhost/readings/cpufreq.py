@@ -185,6 +185,20 @@ def _policies(reader: Reader, cpus: Reading[tuple[str, ...]]) -> Reading[tuple[P
     return Reading(tuple(policy for policy in policies if policy.cpus), FOLDER)
 
 
+def read_policies(reader: Reader) -> Reading[tuple[Policy, ...]]:
+    """The policies alone, as in `Cpufreq`: quick enough to be read while something is measured."""
+    return _policies(reader, _processors(reader))
+
+
+def _processors(reader: Reader) -> Reading[tuple[str, ...]]:
+    return reader.names(CPU_FOLDER).then(
+        lambda found: tuple(
+            f"{CPU_FOLDER}/{name}"
+            for name in sorted((one for one in found if re.fullmatch(r"cpu[0-9]+", one)), key=lambda one: int(one[3:]))
+        )
+    )
+
+
 def _all(reader: Reader, cpus: tuple[str, ...], name: str) -> tuple[dict[str, int], Reading[int] | None]:
     """Number in a file of every processor that has it, and the first refusal or text that is no number."""
     found: dict[str, int] = {}
@@ -215,13 +229,7 @@ def _by_value(found: dict[str, int]) -> tuple[PerfBias, ...]:
 
 
 def read(reader: Reader) -> Cpufreq:
-    names = reader.names(CPU_FOLDER)
-    cpus = names.then(
-        lambda found: tuple(
-            f"{CPU_FOLDER}/{name}"
-            for name in sorted((one for one in found if re.fullmatch(r"cpu[0-9]+", one)), key=lambda one: int(one[3:]))
-        )
-    )
+    cpus = _processors(reader)
     folders = cpus.value or ()
     policies = _policies(reader, cpus)
     owned, unread = owners.find(reader, OWNED)

@@ -187,13 +187,13 @@ def _folded(paths: tuple[str, ...], host: Host) -> tuple[str, ...]:
     return paths
 
 
-def _folder(policy: Policy) -> str:
+def folder(policy: Policy) -> str:
     if policy.name.startswith("policy"):
         return f"{cpufreq.FOLDER}/{policy.name}"
     return f"/sys/devices/system/cpu/{policy.name}/cpufreq"
 
 
-def _check(wanted: Wanted, policies: tuple[Policy, ...], host: Host) -> None:
+def check(wanted: Wanted, policies: tuple[Policy, ...], host: Host) -> None:
     """Raises Refused for what a policy does not offer, before anything is touched."""
     for policy in policies:
         offered = policy.governors.value
@@ -226,7 +226,7 @@ def _check_epp(wanted: Wanted, policy: Policy) -> None:
         )
 
 
-def _rivals(host: Host, wanted: Wanted) -> tuple[str, ...]:
+def rivals(host: Host, wanted: Wanted) -> tuple[str, ...]:
     """Others that set this, now or at the next boot."""
     keys = ("cpu_governor", "cpu_clock") if wanted.scaling_min_freq is not None else ("cpu_governor",)
     found = owners.find(host.reader, keys)[0].value or ()
@@ -245,11 +245,11 @@ def plan(host: Host, wanted: Wanted, record: Record) -> Plan:
     policies = host.must(cpufreq.read(host.reader).policies)
     if not policies:
         return Plan(not_applicable="no cpufreq driver: a virtual machine, or the firmware keeps the clock to itself")
-    _check(wanted, policies, host)
-    rivals = _rivals(host, wanted)
-    if rivals:
+    check(wanted, policies, host)
+    others = rivals(host, wanted)
+    if others:
         raise Refused(
-            f"{NAME}: not set, since another owner would change it back: {'; '.join(rivals)}. "
+            f"{NAME}: not set, since another owner would change it back: {'; '.join(others)}. "
             "Take it out of use there, or declare the value there and not here"
         )
     state = tuned_state(host)
@@ -270,7 +270,7 @@ def plan(host: Host, wanted: Wanted, record: Record) -> Plan:
     names.append(("scaling_min_freq", str(wanted.scaling_min_freq) if wanted.scaling_min_freq else None))
     for name, value in names:
         if value is not None:
-            goals += [Goal(Value(f"{_folder(one)}/{name}"), value, own=not by_tuned) for one in policies]
+            goals += [Goal(Value(f"{folder(one)}/{name}"), value, own=not by_tuned) for one in policies]
     goals += [Goal(Value(path), "1", own=not by_tuned) for path in idle]
     if not (wanted.governor or wanted.epp or wanted.scaling_min_freq or idle):
         goals = []

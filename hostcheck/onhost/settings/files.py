@@ -91,6 +91,22 @@ class Writer:
         folder, name = os.path.split(path)
         return os.path.join(os.path.realpath(folder), name)
 
+    def real(self, path: str) -> str:
+        """Where a path of the host lies on this machine: for what other processes are told. Raises Failed."""
+        try:
+            return self._real(path)
+        except OSError as error:
+            raise why(error, path) from error
+
+    def inside(self, path: str) -> str:
+        """The path with its links resolved, as seen below the root. Raises Failed."""
+        real = self.real(path)
+        return real if self.live.is_root else real[len(self.root) :]
+
+    def may_write(self, path: str) -> bool:
+        """May this process write to what is there? A read-only file system says no, also to root."""
+        return os.access(self.real(path), os.W_OK)
+
     # -- files -----------------------------------------------------------------------------------------
 
     def file(self, path: str) -> File | None:
@@ -296,6 +312,13 @@ class Writer:
     def has(self, program: str) -> bool:
         """Is this program installed on the host?"""
         return self.live._executable(program) is not None
+
+    def program(self, name: str) -> str:
+        """Where a program lies on this machine. Raises Failed when it is not installed."""
+        found = self.live._executable(name)
+        if found is None:
+            raise Failed(f"{name} is not installed")
+        return found
 
     def run(self, argv: Sequence[str], timeout: float = COMMAND_TIMEOUT) -> str:
         """Run a command that changes something; its standard output. Any exit status but 0 is a failure."""

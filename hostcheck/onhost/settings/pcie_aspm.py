@@ -64,7 +64,7 @@ def _argument(wanted: Wanted | None) -> tuple[str, ...]:
     return (f"{ARGUMENT}={wanted.policy}",) if wanted is not None and wanted.policy is not None else ()
 
 
-def _obstacle(host: Host, found: aspm.Aspm, log: KernelLog, wanted: Wanted) -> str:
+def obstacle_of(host: Host, found: aspm.Aspm, log: KernelLog, wanted: Wanted) -> str:
     """Why the policy cannot be set here, with the evidence; "" when nothing is known to forbid it."""
     offered = found.offered.value
     if offered is not None and wanted.policy not in offered:
@@ -75,7 +75,7 @@ def _obstacle(host: Host, found: aspm.Aspm, log: KernelLog, wanted: Wanted) -> s
     return f"cannot be controlled: {why} ({source}); LnkCtl says {_effective(host, log)}" if why else ""
 
 
-def _guard(host: Host, log: KernelLog) -> None:
+def guard(host: Host, log: KernelLog) -> None:
     """Raises Refused unless every card is awake, well and unused."""
     why = []
     if log.faulted.value is None:
@@ -106,7 +106,7 @@ def plan(host: Host, wanted: Wanted, record: Record) -> Plan:
                 f"Take it away first: kernel_arguments: {{absent: [{OFF}]}}"
             )
     found, log = aspm.read(host.reader), kernel_log.read(host.reader)
-    obstacle = _obstacle(host, found, log, wanted)
+    obstacle = obstacle_of(host, found, log, wanted)
     if obstacle:
         return Plan(not_applicable=obstacle)
     base = boot.plan(host, NAME, record, add, ())
@@ -116,7 +116,7 @@ def plan(host: Host, wanted: Wanted, record: Record) -> Plan:
     goals, reboot = base.goals, base.reboot
     if wanted.runtime_write and found.command_line.value != "off":
         if found.policy.value != wanted.policy:
-            _guard(host, log)
+            guard(host, log)
         goals = (*goals, Goal(Policy(aspm.POLICY), wanted.policy))
         reboot = False
     elif found.policy.value == wanted.policy:

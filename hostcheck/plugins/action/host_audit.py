@@ -71,7 +71,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         path = store.run_folder(base) / "hosts" / f"{store.file_name(host)}.json"
         store.write(path, report.to_json())
         failing = [f"{one.id} {one.subject}" for one in report.findings if one.status is Status.fail and not one.waived]
-        result.update(changed=False, counts=report.counts, exit=report.exit, failing=failing, report=str(path))
+        ids = {
+            status.value: sorted({one.id for one in report.findings if one.status is status})
+            for status in (Status.fail, Status.warn, Status.unknown)
+        }
+        result.update(changed=False, counts=report.counts, exit=report.exit, failing=failing, report=str(path), ids=ids)
         if report.exit == 1:
             result.update(failed=True, msg=f"{len(failing)} failing: {', '.join(failing) or 'see the report'}")
         return result

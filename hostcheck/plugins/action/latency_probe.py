@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,7 @@ from ansible.plugins.action import ActionBase
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # ansible-playbook does not put the project on the path
 
 from hostcheck import receipts
-from hostcheck.report import probe, store
-
-FOLDER = "reports/receipts"
+from hostcheck.report import kept, probe
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -34,17 +31,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         if found is None:
             return result
         try:
-            checked = [receipts.parse(json.dumps(one)) for one in found]
-        except (receipts.NotAReceipt, TypeError) as error:
+            checked, files, wrong = kept.save(host, found, self._task.args.get("receipts"))
+        except receipts.NotAReceipt as error:
             raise AnsibleActionFail(f"{host}: what came back is no receipt: {error}") from None
-        folder = Path(self._task.args.get("receipts") or FOLDER)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        files, wrong = [], []
-        for one in checked:
-            path = folder / probe.file_name(host, one)
-            store.write(path, json.dumps(one, separators=(",", ":")) + "\n")
-            files.append(str(path))
-            wrong += [f"{path} does not verify: {problem}" for problem in receipts.verify(one)]
         lines = [line for one in checked for line in probe.brief(one)]
         result.update(files=files, lines=[*lines, *probe.between(checked)])
         invalid = [line for line in lines if ": invalid: " in line]
