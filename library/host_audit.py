@@ -92,6 +92,11 @@ failing:
   type: list
   elements: str
   sample: ["gpu.fault 0000:47:00.0"]
+ids:
+  description: Ids of the findings that are V(fail) (waived ones too), V(warn) or V(unknown).
+  returned: when the host was judged
+  type: dict
+  sample: {"fail": [], "warn": ["boot.last"], "unknown": []}
 report:
   description: File with the whole report on the controller.
   returned: when the host was judged
