@@ -134,6 +134,7 @@ def _copied(writer: Writer, source: str, path: str, limit: int, seconds: float =
     while os.waitpid(pid, os.WNOHANG)[0] == 0 and time.monotonic() < ends + 2.0:
         time.sleep(0.01)
     if not data:
+        writer.tidy(path)
         raise Failed(f"{source}: could not be copied within {seconds:.0f} s")
     answer = json.loads(data)
     if isinstance(answer, str):

@@ -233,9 +233,12 @@ class Writer:
             try:
                 size, is_cut = self._pour(self._real(source), into, limit)
                 os.fsync(into)
+                os.rename(temporary, real)
+            except OSError:
+                os.unlink(temporary)
+                raise
             finally:
                 os.close(into)
-            os.rename(temporary, real)
             self._sync_folder(os.path.dirname(real))
             return size, is_cut
         except OSError as error:
