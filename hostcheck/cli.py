@@ -355,7 +355,7 @@ def progress(line: str) -> None:
 
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[K{line}")
-    elif not re.search(r" pair \d+ [AB]$", line):
+    elif not re.search(r" pair \d+ (A|B|base|A\+B)$", line):
         sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
@@ -406,6 +406,117 @@ def show_receipts(paths: Sequence[str], draft_tokens: int) -> int:
     return 3 if invalid or not all(receipt["validity"]["valid"] for receipt in shown) else 0
 
 
+def trial_options(parser: Parser) -> None:
+    from .onhost.probe.host import DEVICES
+    from .onhost.trials.run import KEEP, METRICS
+
+    parser.add_argument(
+        "--toggle",
+        metavar=("NAME", "B"),
+        nargs="+",
+        action="append",
+        default=[],
+        help="what is switched, and its arm B as YAML, then arm A where that is not what is there now; twice: both",
+    )
+    parser.add_argument("--plan", action="store_true", help="say what would be done and what stands against it, only")
+    parser.add_argument("--keep", choices=KEEP, default="never", help="improved: then B stays until the next boot")
+    parser.add_argument("--metric", choices=("", *METRICS), default="", help="default: as declared with the toggle")
+    parser.add_argument("--statistic", default="", help="of a block (default: as declared with the toggle)")
+    parser.add_argument("--device", choices=DEVICES, default="auto", help="auto: the cards, or the CPU without any")
+    parser.add_argument("--card", metavar="BDF", default="", help="the card to be measured (default: the first)")
+    parser.add_argument("--cards", metavar="BDF", nargs="*", default=[], help="cards whose nodes the command has")
+    parser.add_argument("--quick", action="store_true", help="8 pairs in place of 16 to 40: large effects only")
+    parser.add_argument("--no-pin", action="store_true", help="do not keep the worker on one processor")
+    parser.add_argument("--seed", type=int, help="of the order of the blocks (default: drawn, and recorded)")
+    parser.add_argument("--image", default="", help="name of the image in the command, to record its digest")
+    parser.add_argument("--timeout", type=float, help="seconds for everything (default: three times the expected)")
+    parser.add_argument("--root", metavar="DIR", default="/", help="read and write here instead of /")
+    parser.add_argument("--receipts", metavar="DIR", help="folder of receipts (default: reports/receipts)")
+    parser.add_argument("--command", nargs=argparse.REMAINDER, help="comes last: the way to a Python with torch")
+
+
+def trial(given: argparse.Namespace) -> int:
+    """Find out whether a setting changes this host, by switching it to and fro; the values found come back.
+
+    For example: hostcheck trial --toggle cpu_governor '{governor: performance}' --plan
+    Exit code 0 shown or no change, 1 invalid or refused, 3 inconclusive or vacuous.
+    """
+    from .onhost.settings.engine import Failed, Host
+    from .onhost.settings.engine import Refused as NotHere
+    from .onhost.trials import run as trials
+    from .report import kept, terminal
+    from .report.receipt import render
+
+    params = {**vars(given), "pin": not given.no_pin, "toggles": [toggle_of(words) for words in given.toggle]}
+    params["command"] = given.command or (["python3"] if given.plan else torch_python())
+    try:
+        host = Host(given.root)
+        prepared = trials.prepare(host, trials.request_of(params))
+        if given.plan:
+            sys.stdout.write("".join(f"{line}\n" for line in trial_plan(prepared, given.receipts)))
+            return 1 if prepared.refused else 0
+        outcome = trials.run(host, prepared, progress)
+        handed = trials.hand_over(outcome)
+        found, files, _ = kept.save("localhost", [one["receipt"] for one in handed], given.receipts)
+        trials.tidy(host, [one["id"] for one in handed])
+    except NotHere as error:
+        sys.stderr.write(f"hostcheck: not tried: {error}\n")
+        return 1
+    except (Failed, ValueError) as error:
+        raise BadInput(str(error)) from error
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K")
+    render(found[-1], terminal.console())
+    for path in files:
+        sys.stdout.write(f"receipt: {path}{'' if path == files[-1] else ' (of an earlier run that was killed)'}\n")
+    if outcome.kept:
+        sys.stdout.write("arm B stays in force until the next boot; playbooks/apply.yml makes it last\n")
+    for problem in outcome.unrestored:
+        sys.stderr.write(f"hostcheck: RESTORE FAILED: {problem}\n")
+    word = found[-1]["verdict"]["word"]
+    return 1 if outcome.unrestored or word == "invalid" else 3 if word in ("inconclusive", "vacuous") else 0
+
+
+def toggle_of(words: Sequence[str]) -> dict[str, Any]:
+    """The toggle that the words after ``--toggle`` mean: name, arm B, arm A."""
+    import yaml
+
+    try:
+        b, a = [yaml.safe_load(text) or {} for text in (*words[1:3], "", "")[:2]]
+    except yaml.YAMLError as error:
+        raise BadInput(f"--toggle {words[0]}: not YAML: {error}") from error
+    if len(words) not in (2, 3) or not isinstance(a, dict) or not isinstance(b, dict):
+        raise BadInput(f"--toggle {' '.join(words)}: wanted NAME B [A], each arm such as '{{governor: performance}}'")
+    return {"name": words[0], "b": b, "a": a}
+
+
+def trial_plan(prepared: Any, receipts: str | None) -> list[str]:
+    """What a trial would do, for a person."""
+    from .noise import last
+    from .onhost.trials.run import view
+    from .report.kept import FOLDER
+
+    answer = view(prepared)
+    plan = answer["plan"]
+    lines = [f"measured: {plan['card'] or 'the CPU'}, {plan['metric']} by the {plan['statistic']} of a block"]
+    for letter, toggle in zip("AB", plan["toggles"], strict=False):
+        which = f" {letter}" if len(plan["toggles"]) == 2 else ""
+        lines.append(f"toggle{which}: {toggle['name']}: A {toggle['a']}; B {toggle['b']}")
+        lines += [f"  writes {thing}" for thing in toggle["things"]]
+        if toggle["evidence"]:
+            lines.append(f"  counts only when {', '.join(toggle['evidence'])} differs between the arms")
+    more = f", up to {plan['longest_s']:.0f} s" if plan["longest_s"] > plan["expected_s"] else ""
+    lines.append(f"time: about {plan['expected_s']:.0f} s{more}")
+    noise = last(Path(receipts or FOLDER), "localhost", plan["card"] or "cpu", plan["metric"])
+    if noise is None:
+        lines.append("effect that it could see: not known, there is no receipt of this host with this metric")
+    else:
+        shown = ", ".join(f"{noise.detectable(n, plan['alpha']):.1%} with {n} pairs" for n in plan["pairs"])
+        lines.append(f"effect that it could see, at the noise of {noise.file}: {shown}")
+    lines += [f"stands against it: {why}" for why in (*answer["refused"], *filter(None, [plan["obstacle"]]))]
+    return lines
+
+
 def verify_options(parser: Parser) -> None:
     parser.add_argument(
         "receipts", metavar="FILE", nargs="+", help="receipt of a probe or a trial, or a result over boots"
@@ -428,6 +539,8 @@ def verify(given: argparse.Namespace) -> int:
             sys.stdout.write(f"{path}: every figure follows from {len(receipt['boots'])} receipts\n")
         elif not found:
             valid = "" if receipt["validity"]["valid"] else "; the measurement is invalid, as it says"
+            if receipt.get("interrupted"):
+                valid = f"; it was interrupted and nothing of it may be quoted: {receipt['interrupted']}"
             sys.stdout.write(f"{path}: every figure follows from {len(receipt['blocks'])} blocks{valid}\n")
     return code
 
@@ -575,6 +688,7 @@ VERBS: dict[str, Verb] = {
     "diff": (diff, diff_options),
     "learn": (learn, learn_options),
     "probe": (probe, probe_options),
+    "trial": (trial, trial_options),
     "verify": (verify, verify_options),
     "ready": (ready, ready_options),
 }
@@ -592,6 +706,7 @@ examples:
   hostcheck learn good.json -o class.yml           what a good host is, as an expectation
   hostcheck report reports/latest                  the last run of the playbook
   hostcheck probe --quick                          submission latency of every card
+  hostcheck trial --plan --toggle cpu_governor '{governor: performance}'   what a trial here would do
   hostcheck verify receipt.json                    does every figure follow from its samples?
   hostcheck ready                                  may a job start here now?
 

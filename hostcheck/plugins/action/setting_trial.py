@@ -12,6 +12,7 @@ from ansible.plugins.action import ActionBase
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # ansible-playbook does not put the project on the path
 
 from hostcheck import receipts
+from hostcheck.noise import last
 from hostcheck.report import kept
 
 
@@ -28,9 +29,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         answer = self._execute_module(module_name="setting_trial", task_vars=task_vars)
         trials = answer.pop("trials", [])
         result.update(answer)
+        folder = self._task.args.get("receipts")
+        if "plan" in answer:
+            answer["plan"].update(sight(folder, host, answer["plan"]))
         if not trials:
             return result
-        folder = self._task.args.get("receipts")
         try:
             found, files, wrong = kept.save(host, [one["receipt"] for one in trials], folder)
         except receipts.NotAReceipt as error:
@@ -57,3 +60,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         if wrong:
             result.update(failed=True, msg="; ".join(wrong))
         return result
+
+
+def sight(folder: str | None, host: str, plan: dict[str, Any]) -> dict[str, Any]:
+    """What the first planned look could see at the host's last noise; nothing where no receipt tells it."""
+    noise = last(Path(folder or kept.FOLDER), host, plan["card"] or "cpu", plan["metric"])
+    if noise is None:
+        return {}
+    return {"detectable": noise.detectable(plan["pairs"][0], plan["alpha"]), "detectable_from": noise.file}
