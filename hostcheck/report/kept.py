@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import receipts
-from . import probe, store
+from . import probe, store, trial
 
 FOLDER = "reports/receipts"
 
@@ -36,10 +36,8 @@ def save(
 
 
 def trial_lines(receipt: dict[str, Any]) -> list[str]:
-    """What there is to say about one trial."""
-    judged = receipt["verdict"]
-    lines = [f"{probe.subject(receipt)}: {judged['sentence']}", *(f"  {one}" for one in judged["reasons"][1:])]
-    return [*lines, *(f"  note: {one}" for one in judged["notes"])]
+    """What there is to say about one trial, for a terminal of 80 columns."""
+    return trial.lines(receipt)
 
 
 def failures(results: Sequence[dict[str, Any]]) -> list[str]:

@@ -6,9 +6,10 @@ result stands in brackets below them. Latency ratios: left of 1 arm B is faster.
 
 from __future__ import annotations
 
+import io
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -17,6 +18,7 @@ from rich.text import Text
 
 from ..onhost.probe import receipt as raw
 from ..onhost.probe.schedule import ARMS_OF_TWO_SWITCHES, PAIRS
+from .probe import subject
 from .terminal import visible
 
 WORD_STYLE = {
@@ -64,6 +66,19 @@ def _because(said: Mapping[str, Any], out: Console, told: Sequence[str] = ()) ->
     for note in said["notes"]:
         if note not in told:
             say(out, f"note: {note}", "dim")
+
+
+def lines(receipt: Mapping[str, Any], columns: int = 80) -> list[str]:
+    """Return what `verdict` prints as plain lines, with what was tried before them."""
+    arms = ", ".join(f"{arm} is {text}" for arm, text in receipt["claim"]["arms"].items())
+    return [visible(f"{subject(receipt)}: {arms}"), *plain(lambda out: verdict(receipt, out), columns)]
+
+
+def plain(show: Callable[[Console], None], columns: int = 80) -> list[str]:
+    """Return what is printed on a console as lines without colours."""
+    text = io.StringIO()
+    show(Console(file=text, width=columns, markup=False, highlight=False, emoji=False, no_color=True))
+    return [line.rstrip() for line in text.getvalue().splitlines()]
 
 
 # -- rulers -------------------------------------------------------------------------------------------------------

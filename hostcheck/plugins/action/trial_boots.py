@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import random
 import sys
@@ -13,7 +12,6 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
-from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # ansible-playbook does not put the project on the path
 
@@ -23,7 +21,6 @@ from hostcheck.onhost.probe.host import address
 from hostcheck.onhost.recording import utc
 from hostcheck.report import store, trial
 
-COLUMNS = 80
 METRICS = {"pcie_aspm": "gap_sync_3ms_us"}  # what a link that sleeps costs is not seen in a tight loop
 ARGUMENTS = {
     "state": {"type": "str", "choices": ["planned", "recorded"], "default": "planned"},
@@ -158,8 +155,6 @@ def record(given: Mapping[str, Any], host: str, folder: Path) -> dict[str, Any]:
     document = boots.seal(host, utc(time.time()), made["claim"], runs, read(folder, rows), given["restore"])
     path = folder / made["file"]
     store.write(path, json.dumps(document, separators=(",", ":")) + "\n")
-    text = io.StringIO()
-    trial.boots(document, Console(file=text, width=COLUMNS, markup=False, highlight=False, emoji=False, no_color=True))
     said = document["verdict"]
     return {
         "file": str(path),
@@ -167,7 +162,7 @@ def record(given: Mapping[str, Any], host: str, folder: Path) -> dict[str, Any]:
         "sentence": said["sentence"],
         "reasons": said["reasons"],
         "notes": said["notes"],
-        "lines": [line.rstrip() for line in text.getvalue().splitlines()],
+        "lines": trial.plain(lambda out: trial.boots(document, out)),
     }
 
 
