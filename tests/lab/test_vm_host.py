@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.vm import cards, host
+from tests.lab.vm import accel, cards, host, qemu
 from tests.lab.vm.host import Vm
 from tests.lab.vm.image import Image
 from tests.lab.vm.qemu import LabError
@@ -266,13 +266,31 @@ def system() -> dict[str, str]:
     return {"mounts": Path("/proc/self/mounts").read_text(), "loop": str(sorted(loop))}
 
 
+def test_it_runs_under_what_its_state_was_saved_under(vm: Vm) -> None:
+    choice = vm.image.accelerator
+    assert vm.qmp("query-kvm")["enabled"] == (choice.name == "kvm")
+    assert choice.name == "tcg" or not accel.refused()
+    assert choice.why
+
+
+@pytest.mark.long
+def test_the_self_test_boots_the_kernel_to_its_end_or_says_that_it_did_not(lab_image: Image, tmp_path: Path) -> None:
+    kernel = lab_image.vmlinux("stable")
+    choice = accel.choose(kernel)
+    assert choice.name in qemu.ACCELERATORS
+    assert accel.boot_seconds(kernel, "tcg")
+    empty = tmp_path / "vmlinux"
+    empty.write_bytes(kernel.read_bytes()[:4096])
+    assert accel.boot_seconds(empty, "tcg") is None
+
+
 @pytest.mark.parametrize("guards", ["alive", "killed too"])
 def test_killed_run_leaves_nothing(lab_image: Image, guards: str) -> None:
     before = system()
     run = subprocess.Popen([sys.executable, "-c", RUN, str(lab_image.folder)], stdout=subprocess.PIPE, text=True)
     assert run.stdout
     folder = Path(run.stdout.readline().strip())
-    assert folder.name.startswith(host.PREFIX)
+    assert folder.name.startswith(qemu.PREFIX)
     assert len(processes(str(folder))) >= 4  # QEMU, the connection, and a guard for each
     run.kill()
     if guards == "killed too":

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from . import cards, qemu
+from . import accel, cards, qemu
 from .host import Vm
 from .image import HERE, KERNELS, Image, cache, digest, find
 from .qemu import Guarded, LabError
@@ -243,6 +243,19 @@ def save_state(image: Image, kernel: str) -> None:
         vm.save(image.state(kernel))
 
 
+def make_kernel(image: Image, root: Path, kernel: str, release: str) -> None:
+    """Build all that belongs to one kernel: modules in the root, kernel and initramfs beside it."""
+    say(f"modules, kernel and initramfs for {release}")
+    make_modules(root, release)
+    boot_file = root / "boot" / f"vmlinuz-{release}"
+    image.vmlinux(kernel).write_bytes(vmlinux(root, boot_file.read_bytes()))
+    image.initrd(kernel).write_bytes(initramfs(root, release))
+    if kernel == "stable":
+        shutil.copy(image.initrd(kernel), root / "boot" / f"initrd.img-{release}")
+    else:  # GRUB would start the newest kernel that it finds
+        boot_file.unlink()
+
+
 def make(work: Path) -> None:
     """Make a whole image in a folder."""
     say(f"Debian {SUITE} with two kernels (about 90 s)")
@@ -250,25 +263,20 @@ def make(work: Path) -> None:
     installed = sorted((path.name for path in (root / "lib/modules").iterdir()), key=version_key)
     releases = dict(zip(KERNELS, installed, strict=True))
     image = Image(work)
-    for kernel, release in releases.items():
-        say(f"modules, kernel and initramfs for {release}")
-        make_modules(root, release)
-        boot_file = root / "boot" / f"vmlinuz-{release}"
-        image.vmlinux(kernel).write_bytes(vmlinux(root, boot_file.read_bytes()))
-        image.initrd(kernel).write_bytes(initramfs(root, release))
-        if kernel == "stable":
-            shutil.copy(image.initrd(kernel), root / "boot" / f"initrd.img-{release}")
-        else:  # GRUB would start the newest kernel that it finds
-            boot_file.unlink()
     (work / "kernels.json").write_text(json.dumps(releases))
-    say("disk")
-    shutil.rmtree(root / "usr/src")  # the headers: many files that are not needed any more
-    make_disk(root, work / "disk.img")
-    shutil.rmtree(root)
-    for kernel in KERNELS:
-        qemu.overlay_disk(image.disk(kernel), work / "disk.img", "raw")
-    say("first boot of both kernels (about 60 s)")
     with ThreadPoolExecutor() as pool:
+        make_kernel(image, root, "stable", releases["stable"])
+        accelerator = pool.submit(accel.choose, image.vmlinux("stable"))  # some seconds, beside the rest
+        make_kernel(image, root, "backports", releases["backports"])
+        say("disk")
+        shutil.rmtree(root / "usr/src")  # the headers: many files that are not needed any more
+        make_disk(root, work / "disk.img")
+        shutil.rmtree(root)
+        for kernel in KERNELS:
+            qemu.overlay_disk(image.disk(kernel), work / "disk.img", "raw")
+        image.use(accelerator.result())
+        say(str(image.accelerator))
+        say("first boot of both kernels (about 60 s)")
         list(pool.map(lambda kernel: save_state(image, kernel), KERNELS))
 
 
@@ -296,7 +304,12 @@ def build() -> Image:
         image = find()
         if image:
             say(f"up to date: {image.folder}")
+            say(str(image.accelerator))
             return image
+        there = Image(cache() / digest())
+        if there.folder.is_dir():
+            say(f"built anew: {there.unusable()}")
+            shutil.rmtree(there.folder)
         for left_over in cache().glob("building-*"):
             shutil.rmtree(left_over)
         work = Path(tempfile.mkdtemp(prefix="building-", dir=cache()))

@@ -22,8 +22,6 @@ from .qemu import Guarded, LabError, Qmp
 
 __all__ = ["LabError", "Vm"]
 
-PREFIX = "hostcheck-lab-"
-
 # Names of the status bits as the kernel shortens them (drivers/pci/pcie/aer.c), by severity.
 CORRECTABLE = {"RxErr": 0, "BadTLP": 6, "BadDLLP": 7, "Rollover": 8, "Timeout": 12, "NonFatalErr": 13}
 UNCORRECTABLE = {
@@ -39,9 +37,9 @@ root_port, record, count, interval = sys.argv[1], bytes.fromhex(sys.argv[2]), in
 def total():
     names = ("cor", "nonfatal", "fatal")
     return sum(int(open(f"/sys/bus/pci/devices/{root_port}/aer_rootport_total_err_{name}").read()) for name in names)
+begun = time.monotonic()
 for number in range(count):
-    if number:
-        time.sleep(interval)
+    time.sleep(max(0.0, begun + number * interval - time.monotonic()))
     before, deadline = total(), time.monotonic() + 20
     with open("/dev/aer_inject", "wb", buffering=0) as file:
         file.write(record)
@@ -54,8 +52,8 @@ for number in range(count):
 
 def sweep() -> None:
     """Remove the folders of machines whose test run and guard were both killed."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        owner = folder.name.removeprefix(PREFIX).partition("-")[0]
+    for folder in Path(tempfile.gettempdir()).glob(f"{qemu.PREFIX}*"):
+        owner = folder.name.removeprefix(qemu.PREFIX).partition("-")[0]
         if not Path("/proc", owner).exists():
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -80,7 +78,7 @@ class Vm:
         sweep()
         self.image = image
         self.kernel = kernel
-        self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
+        self.folder = Path(tempfile.mkdtemp(prefix=f"{qemu.PREFIX}{os.getpid()}-"))
         self.port = 0
         self._machine: Guarded | None = None
         self._qmp: Qmp | None = None
@@ -295,7 +293,7 @@ class Vm:
 
         severity: ``correctable``, ``nonfatal`` or ``fatal``.
         names: status bits that are set together, for example ``BadTLP``; see CORRECTABLE and UNCORRECTABLE.
-        count, interval: so many errors, with at least so many seconds between them.
+        count, interval: so many errors, one each so many seconds as far as the machine keeps up.
         header: up to four words of the offending packet (uncorrectable errors).
 
         The kernel's aer_inject does it, and its own line in the log says so too. Once a bus had an error no device
@@ -427,7 +425,8 @@ class Vm:
     def _start(self, more: Sequence[str]) -> None:
         (self.folder / "qmp").unlink(missing_ok=True)
         self.port = qemu.free_port()
-        argv = [*qemu.arguments(self.folder, self._disk, "qcow2", self.port), *more]
+        accelerator = self.image.accelerator.name
+        argv = [*qemu.arguments(self.folder, self._disk, "qcow2", self.port, accelerator), *more]
         self._machine = Guarded(self.folder, argv, self.folder / "qemu.log")
         self._qmp = Qmp(self.folder / "qmp", self._machine)
 

@@ -7,10 +7,10 @@ import functools
 import hashlib
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from . import qemu
+from . import accel, qemu
 
 HERE = Path(__file__).parent
 
@@ -49,6 +49,24 @@ class Image:
         releases: dict[str, str] = json.loads((self.folder / "kernels.json").read_text())
         return releases[kernel]
 
+    @property
+    def accelerator(self) -> accel.Choice:
+        """What its states were saved under, and so what they are resumed under."""
+        return accel.Choice(**json.loads((self.folder / "accelerator.json").read_text()))
+
+    def use(self, choice: accel.Choice) -> None:
+        """Keep what its states are going to be saved under."""
+        (self.folder / "accelerator.json").write_text(json.dumps(asdict(choice)))
+
+    def unusable(self) -> str:
+        """Return why its states cannot be taken up on this machine, or an empty text. Those of TCG can everywhere."""
+        choice = self.accelerator
+        if choice.name == "tcg":
+            return ""
+        if choice.measured_on != accel.here():
+            return f"its states were saved under KVM on another machine: {choice.measured_on}"
+        return accel.refused()
+
 
 def cache() -> Path:
     """Return the folder of all images."""
@@ -69,9 +87,9 @@ def digest() -> str:
 
 
 def find() -> Image | None:
-    """Return the image that belongs to these sources, if it has been built."""
-    folder = cache() / digest()
-    return Image(folder) if folder.is_dir() else None
+    """Return the image that belongs to these sources, if it has been built and can run here."""
+    image = Image(cache() / digest())
+    return image if image.folder.is_dir() and not image.unusable() else None
 
 
 def wait_for_build() -> None:

@@ -18,9 +18,21 @@ BINARY = "qemu-system-x86_64"
 GUARD = Path(guard.__file__)
 
 #: What every kernel command line says; the image's GRUB says the same (guest/etc/default/grub.d/10-lab.cfg).
-COMMAND_LINE = "root=/dev/vda1 ro console=ttyS0 mitigations=off quiet"
+#: On a busy machine the emulated clocks drift apart, and the kernel would give up its TSC as on broken hardware.
+COMMAND_LINE = "root=/dev/vda1 ro console=ttyS0 mitigations=off tsc=nowatchdog quiet"
+
+#: Folders of machines in the temporary directory begin so, with the process that made them.
+PREFIX = "hostcheck-lab-"
 
 MEMORY_MIB = 1024
+
+ACCELERATORS = {
+    # One thread for both processors: with one each, QEMU 8.1 and later die now and then of a stale memory map
+    # while firmware or kernel move BARs (assertion in iotlb_to_section, qemu-project/qemu issue 1921), and on a
+    # busy machine with two cores two threads are hardly faster.
+    "tcg": "tcg,thread=single,tb-size=512",
+    "kvm": "kvm",
+}
 
 #: Interfaces beside the management one: QEMU's id -> (device, its bus, MAC address).
 NICS = {
@@ -80,14 +92,11 @@ def topology() -> Iterator[str]:
         yield from ("-device", ",".join(f"{key}={value}" for key, value in nic(name).items()).replace("driver=", "", 1))
 
 
-def arguments(folder: Path, disk: Path, disk_format: str, ssh_port: int) -> list[str]:
+def arguments(folder: Path, disk: Path, disk_format: str, ssh_port: int, accelerator: str) -> list[str]:
     """Return the whole command line without the kernel. Saved state needs the very same one to be taken up again."""
     return [
         BINARY,
-        # One thread for both processors: with one each, QEMU 8.1 and later die now and then of a stale memory map
-        # while firmware or kernel move BARs (assertion in iotlb_to_section, qemu-project/qemu issue 1921), and on a
-        # busy machine with two cores two threads are hardly faster.
-        *("-accel", "tcg,thread=single,tb-size=512"),
+        *("-accel", ACCELERATORS[accelerator]),
         # Without system management mode, since GRUB hangs there when there is no VGA BIOS.
         *("-machine", "q35,hpet=off,smm=off,sata=off,smbus=off"),
         # Nehalem: enough for Debian, and no newer feature that costs time to emulate.
