@@ -49,7 +49,8 @@ for request in requests():
             "torch": "2.13.0+made-up", "torch_git": "", "runtime": "", "python": "3.11.7", "kernel": "7.0",
             "machine": "x86_64", "container": False, "intel_extension_for_pytorch": None, "vllm": None,
             "vllm_xpu_kernels": None},
-            environment={}, unavailable={}, pinned={"asked": None, "affinity": [0], "error": ""}, threads=1,
+            environment={k: os.environ[k] for k in ("FI_TCP_IFACE", "CCL_KVS_IFACE") if k in os.environ},
+            unavailable={}, pinned={"asked": None, "affinity": [0], "error": ""}, threads=1,
             sizes={"launches": 400}, import_ns=1000, ready_ns=1000)
     elif op == "block":
         blocks += 1
@@ -65,6 +66,21 @@ for request in requests():
     elif op == "inspect":
         say(reply="inspect", launches={name: {"launches": n, "how": "made up"} for name, n in
             {"launch_us": 1, "rms_composite8_us": 8, "rms_fused_us": FUSED, "ir_rms_norm_m2_us": 8}.items()})
+    elif op == "load":
+        say(reply="load", torch="2.13.0+made-up")
+    elif op == "devices":
+        say(reply="devices", device=DEVICE, devices=ROWS)
+    elif op == "smoke":
+        say(reply="smoke", identity={"device": DEVICE, "index": request["index"], "card": CARD}, sum=SUM)
+    elif op == "store":
+        say(reply="store", port=1)
+    elif op == "join":
+        say(reply="join", rank=request["rank"], world=request["world"], backend="made-up")
+    elif op == "allreduce":
+        made = {"sync_end": series("", 13000, 4, 10), "sync_each": series("", 40000, 4, 1)}
+        say(reply="allreduce", series=made)
+    elif op == "leave":
+        say(reply="leave")
     elif op == "stop":
         break
 """
