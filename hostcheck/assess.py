@@ -14,6 +14,7 @@ from . import __version__, checks
 from .checks import log
 from .checks.gpu import logged
 from .expectations import Expectation, Waiver
+from .expectations import waivers as waivers_from
 from .findings import Finding, Status, Subject, exit_code, run
 from .onhost.gather import Facts
 from .onhost.plain import to_plain
@@ -42,6 +43,7 @@ class Report:
 
     host: its name in the inventory. exit: 0, 1 or 3; see `findings.exit_code`.
     required: check ids that must not be unknown.
+    waivers: all that were given for this host; `fleet.of_run` asks them for differences between hosts.
     """
 
     host: str
@@ -49,6 +51,7 @@ class Report:
     findings: tuple[Finding, ...]
     required: tuple[str, ...]
     exit: int
+    waivers: tuple[Waiver, ...] = ()
 
     @property
     def counts(self) -> dict[str, int]:
@@ -66,6 +69,7 @@ class Report:
             "exit": self.exit,
             "counts": self.counts,
             "required": list(self.required),
+            "waivers": [waiver.model_dump(mode="json", exclude_none=True) for waiver in self.waivers],
             "findings": [finding.to_plain() for finding in self.findings],
             "facts": to_plain(self.facts),
         }
@@ -125,7 +129,7 @@ def assess(
     found = run(checks.ALL, bounded(facts, since, previous), expectation, previous)
     found = apply_waivers(found, waivers, facts, host)
     required = expectation.required_ids(gpu_present(facts))
-    return Report(host, facts, tuple(found), required, exit_code(found, required, fail_on))
+    return Report(host, facts, tuple(found), required, exit_code(found, required, fail_on), tuple(waivers))
 
 
 def report_from(data: Any) -> Report:
@@ -135,7 +139,14 @@ def report_from(data: Any) -> Report:
         raise ValueError(f"wanted a host's report with schema {SCHEMA}, found {found!r}")
     try:
         findings = tuple(_finding(item) for item in data["findings"])
-        return Report(data["host"], facts_from(data["facts"]), findings, tuple(data["required"]), data["exit"])
+        return Report(
+            data["host"],
+            facts_from(data["facts"]),
+            findings,
+            tuple(data["required"]),
+            data["exit"],
+            waivers_from(data.get("waivers", []), "waivers"),
+        )
     except (KeyError, TypeError) as error:
         raise ValueError(f"the report lacks or garbles {error}") from error
 

@@ -10,10 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .assess import Report
 from .diff import ABSENT, NONE, TRAITS, Trait
 from .findings import Finding, Status, Subject
 from .onhost.gather import Facts
 from .onhost.readings import gpu_ids
+from .waivers import apply_to_fleet
 
 Hosts = Sequence[tuple[str, Facts]]
 
@@ -157,8 +159,28 @@ def _of_value(trait: Trait, what: str, values: dict[str, str], readings: dict[st
         )
 
 
-def to_plain(hosts: Hosts, findings: Sequence[Finding]) -> dict[str, Any]:
+def of_run(reports: Sequence[Report]) -> list[Finding]:
+    """What a run says of its hosts together: how they differ, what of it is waived, and which waivers of it have ended.
+
+    Every form of the report takes it from here.
+    """
+    hosts = [(report.host, report.facts) for report in reports]
+    return apply_to_fleet(
+        judge(hosts),
+        {report.host: report.waivers for report in reports},
+        dict(hosts),
+        {name for members in classes(hosts).values() if len(members) > 1 for name, _ in members},
+    )
+
+
+def code(findings: Sequence[Finding]) -> int:
+    """What these findings add to the code of a run: 1 for a waiver that has ended. A difference is never a failure."""
+    return 1 if any(finding.status is Status.fail and finding.waived is None for finding in findings) else 0
+
+
+def to_plain(reports: Sequence[Report], findings: Sequence[Finding]) -> dict[str, Any]:
     """The part ``fleet`` of a run's summary."""
+    hosts = [(report.host, report.facts) for report in reports]
     return {
         "classes": {kind: [name for name, _ in members] for kind, members in classes(hosts).items()},
         "findings": [finding.to_plain() for finding in findings],

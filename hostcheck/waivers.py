@@ -1,13 +1,14 @@
 """Waivers: exceptions with a reason and an end. A waived finding still runs, keeps its status and is shown.
 
 On findings of the kernel log a waiver excuses events, not a card: a newer event, or one of another boot, is a new
-fault.
+fault. One whose check is ``fleet.…`` is about differences between the hosts of a run, and is told of once for all of
+them.
 """
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -56,55 +57,119 @@ def matches(waiver: Waiver, finding: Finding, host: str) -> bool:
     )
 
 
+def is_of_fleet(waiver: Waiver) -> bool:
+    """Is a waiver about differences between hosts, and about nothing of one host alone?"""
+    return waiver.check.startswith("fleet")
+
+
+def _expired(waiver: Waiver) -> Finding:
+    return Finding(
+        "waiver.expired",
+        _subject(waiver),
+        Status.fail,
+        seen=f"ended {waiver.until.isoformat()}: {waiver.justification}",
+        wanted="a waiver that still holds, or none",
+        source="hostcheck_waivers",
+        next_step="remove this waiver from hostcheck_waivers, or give it a new end and reason",
+    )
+
+
+def _unused(waiver: Waiver) -> Finding:
+    return Finding(
+        "waiver.unused",
+        _subject(waiver),
+        Status.warn,
+        seen=f"matches no finding: {waiver.justification}",
+        wanted="only waivers that are needed",
+        source="hostcheck_waivers",
+        next_step="remove this waiver from hostcheck_waivers",
+    )
+
+
+def _subject(waiver: Waiver) -> Subject:
+    return Subject("waiver", f"{waiver.check} {waiver.subject}")
+
+
+def _waived(waiver: Waiver, finding: Finding, boot: str) -> Finding:
+    """The finding, marked where the waiver excuses all of it and no other one does already."""
+    if finding.waived is not None or not covers_events(waiver, finding, boot):
+        return finding
+    return replace(finding, waived={"justification": waiver.justification, "until": waiver.until.isoformat()})
+
+
+def _now(facts: Facts) -> datetime:
+    return datetime.fromtimestamp(seconds(facts.taken_at), UTC)
+
+
+def _boot(facts: Facts) -> str:
+    return facts.kernel_log.boot_id.value or "-"
+
+
 def apply_waivers(findings: Sequence[Finding], waivers: Sequence[Waiver], facts: Facts, host: str) -> list[Finding]:
-    """Mark the findings that are waived, and say which waivers have ended or match nothing.
+    """Mark the findings of one host that are waived, and say which waivers have ended or match nothing.
 
     A waiver that has ended waives nothing and gives `waiver.expired` (fail); one for this host that matches no finding
-    that needs it gives `waiver.unused` (warn). The result is sorted as before.
+    that needs it gives `waiver.unused` (warn). Those of the fleet are left to `apply_to_fleet`. The result is sorted as
+    before.
     """
-    now = datetime.fromtimestamp(seconds(facts.taken_at), UTC)
-    boot = facts.kernel_log.boot_id.value or "-"
     result = list(findings)
     told: list[Finding] = []
     for waiver in waivers:
-        if not any(fnmatch.fnmatchcase(host, pattern) for pattern in waiver.hosts):
+        if is_of_fleet(waiver) or not any(fnmatch.fnmatchcase(host, pattern) for pattern in waiver.hosts):
+            continue
+        if not waiver.holds(_now(facts)):
+            told.append(_expired(waiver))
             continue
         about = [
             index
             for index, finding in enumerate(result)
             if finding.status not in QUIET and matches(waiver, finding, host)
         ]
-        name = Subject("waiver", f"{waiver.check} {waiver.subject}")
-        if not waiver.holds(now):
-            told.append(
-                Finding(
-                    "waiver.expired",
-                    name,
-                    Status.fail,
-                    seen=f"ended {waiver.until.isoformat()}: {waiver.justification}",
-                    wanted="a waiver that still holds, or none",
-                    source="hostcheck_waivers",
-                    next_step="remove this waiver from hostcheck_waivers, or give it a new end and reason",
-                )
-            )
-            continue
         if not about:
-            told.append(
-                Finding(
-                    "waiver.unused",
-                    name,
-                    Status.warn,
-                    seen=f"matches no finding: {waiver.justification}",
-                    wanted="only waivers that are needed",
-                    source="hostcheck_waivers",
-                    next_step="remove this waiver from hostcheck_waivers",
-                )
-            )
+            told.append(_unused(waiver))
         for index in about:
-            if result[index].waived is None and covers_events(waiver, result[index], boot):
-                text = {"justification": waiver.justification, "until": waiver.until.isoformat()}
-                result[index] = replace(result[index], waived=text)
+            result[index] = _waived(waiver, result[index], _boot(facts))
     return sorted([*result, *_distinct(told)], key=lambda finding: (finding.id, finding.subject))
+
+
+def apply_to_fleet(
+    findings: Sequence[Finding],
+    given: Mapping[str, Sequence[Waiver]],
+    facts: Mapping[str, Facts],
+    compared: Collection[str],
+) -> list[Finding]:
+    """The same for findings between hosts, whose subject is the host that differs.
+
+    given: by host, the waivers that its inventory has; each holds for that host alone. Those of the fleet are told of
+    once, however many hosts have them; of the others each host tells. compared: hosts that were compared with another
+    one; a waiver for none of them is not called unused, since nothing was looked for.
+    """
+    result = list(findings)
+    told: list[Finding] = []
+    owners: list[tuple[Waiver, list[str]]] = []
+    for host in sorted(given):
+        for waiver in given[host]:
+            if not any(fnmatch.fnmatchcase(host, pattern) for pattern in waiver.hosts):
+                continue
+            hosts = next((hosts for known, hosts in owners if known == waiver), None)
+            if hosts is None:
+                owners.append((waiver, [host]))
+            else:
+                hosts.append(host)
+    for waiver, hosts in owners:
+        if not waiver.holds(max(_now(facts[host]) for host in hosts)):
+            told += [_expired(waiver)] if is_of_fleet(waiver) else []
+            continue
+        about = [
+            index
+            for index, finding in enumerate(result)
+            if finding.subject.name in hosts and matches(waiver, finding, finding.subject.name)
+        ]
+        if not about and is_of_fleet(waiver) and any(host in compared for host in hosts):
+            told.append(_unused(waiver))
+        for index in about:
+            result[index] = _waived(waiver, result[index], _boot(facts[result[index].subject.name]))
+    return sorted([*result, *_distinct(told)], key=lambda finding: (finding.id, finding.subject, finding.seen))
 
 
 def _distinct(told: list[Finding]) -> list[Finding]:

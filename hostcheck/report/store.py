@@ -110,11 +110,12 @@ def save(folder: Path, outcomes: Iterable[Outcome]) -> int:
     from .. import fleet  # it compares reports, so it stands above this module
 
     judged = sorted(outcomes, key=lambda outcome: outcome.host)
-    compared = [(outcome.host, outcome.report.facts) for outcome in judged if outcome.report is not None]
+    reports = [outcome.report for outcome in judged if outcome.report is not None]
+    between = fleet.of_run(reports)
     for outcome in judged:
         if outcome.report is not None:
             write(folder / "hosts" / f"{file_name(outcome.host)}.json", outcome.report.to_json())
-    code = total(outcome.exit for outcome in judged)
+    code = total([*(outcome.exit for outcome in judged), fleet.code(between)])
     summary = {
         "schema": SCHEMA,
         "written_at": utc(time.time()),
@@ -129,7 +130,7 @@ def save(folder: Path, outcomes: Iterable[Outcome]) -> int:
             }
             for outcome in judged
         },
-        "fleet": fleet.to_plain(compared, fleet.judge(compared)),
+        "fleet": fleet.to_plain(reports, between),
     }
     write(folder / "summary.json", json.dumps(summary, indent=1, sort_keys=True) + "\n")
     link = folder.parent / f".latest.{os.getpid()}"

@@ -161,22 +161,26 @@ def show(report: Report, out: Console, verbose: int = 0) -> None:
     out.print(Text(f" {', '.join(rest) or 'nothing judged'}{note}{'' if verbose else '; -v shows all'}", "dim"))
 
 
-def show_fleet(outcomes: Sequence[Outcome], out: Console, verbose: int = 0) -> None:
-    """Print which hosts of a run differ from the others of their class; nothing where none does."""
+def show_fleet(outcomes: Sequence[Outcome], out: Console, verbose: int = 0) -> int:
+    """Print which hosts of a run differ from the others of their class; nothing where none does.
+
+    Returns what this adds to the code of the run.
+    """
     from .. import fleet  # it compares reports, so it stands above this module
 
-    compared = [(outcome.host, outcome.report.facts) for outcome in outcomes if outcome.report is not None]
-    findings = fleet.judge(compared)
+    findings = fleet.of_run([outcome.report for outcome in outcomes if outcome.report is not None])
     if not findings:
-        return
+        return 0
     out.print(Text("between hosts of one class", style="bold"))
-    groups = grouped(finding for finding in findings if finding.status is Status.warn)
+    told = [finding for finding in findings if finding.status in (Status.fail, Status.warn)]
+    groups = grouped(sorted(told, key=lambda one: (ORDER.index(one.status), one.waived is not None)))
     for group in groups if verbose else groups[:FLEET_LINES]:
         _entry(group, out, verbose > 0)
     if len(groups) > FLEET_LINES and not verbose:
         out.print(Text(f" and {len(groups) - FLEET_LINES} more differences; -v shows all", "dim"))
     for line in unknown_lines(findings):
         out.print(Text(f" {'unknown':<8}", STYLE[Status.unknown]) + Text(visible(line)))
+    return fleet.code(findings)
 
 
 def show_run(outcomes: Sequence[Outcome], out: Console, verbose: int = 0, folder: str = "") -> int:
@@ -186,8 +190,8 @@ def show_run(outcomes: Sequence[Outcome], out: Console, verbose: int = 0, folder
             show(outcome.report, out, verbose)
         if outcome.state != "judged":
             out.print(Text(f"{visible(outcome.host)}  {outcome.state}: {visible(outcome.message)}", "bold red"))
-    code = total(outcome.exit for outcome in outcomes)
-    show_fleet(outcomes, out, verbose)
+    between = show_fleet(outcomes, out, verbose)
+    code = total([*(outcome.exit for outcome in outcomes), between])
     if len(outcomes) > 1:
         tally = {
             "failing": sum(outcome.exit == 1 for outcome in outcomes),

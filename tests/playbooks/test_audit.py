@@ -193,3 +193,24 @@ def test_record_playbook_gives_a_recording_that_replays(tmp_path: Path) -> None:
     keys = ("id", "subject", "status")
     told = [[[one[key] for key in keys] for one in json.loads(text)["findings"]] for text in (replayed, direct)]
     assert told[0] == told[1]
+
+
+def test_a_difference_between_hosts_is_waived_once_for_all(tmp_path: Path) -> None:
+    other = replay.changed(
+        replay.host("four-card-gen4"), {"files": {"/proc/sys/kernel/osrelease": "7.0.0-31-generic\n"}}
+    )
+    roots = {"a": healthy(tmp_path), "odd": replay.lay_out(other, tmp_path / "root-odd")}
+    rules = [
+        {"check": "fleet.kernel", "justification": "a canary", "until": "2099-01-01"},
+        {"check": "fleet.bios", "justification": "gone", "until": "2099-01-01"},
+    ]
+    hosts = {
+        name: {"hostcheck_root": str(roots[name[0] if name != "odd" else name]), "hostcheck_waivers": rules}
+        for name in ("a", "a2", "odd")
+    }
+    played = play(tmp_path, "-i", inventory(tmp_path, hosts))
+    told = [(one["id"], one["subject"]["name"], bool(one["waived"])) for one in summary(tmp_path)["fleet"]["findings"]]
+    assert told == [("fleet.kernel", "odd", True), ("waiver.unused", "fleet.bios *", False)], played.stdout
+    assert played.stdout.count("a canary") == played.stdout.count("waiver.unused") == 1
+    code, text = hostcheck("report", "reports/latest", cwd=tmp_path)
+    assert (code, text.count("a canary"), text.count("waiver.unused")) == (0, 1, 1)

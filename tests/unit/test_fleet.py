@@ -11,6 +11,7 @@ import pytest
 
 from hostcheck import fleet
 from hostcheck.diff import TRAITS
+from hostcheck.expectations import waivers
 from hostcheck.findings import Finding, Status
 from hostcheck.onhost.gather import Facts
 from hostcheck.report import store, terminal
@@ -137,3 +138,85 @@ def test_many_differences_are_cut_to_a_few_lines(monkeypatch: pytest.MonkeyPatch
     terminal.show_fleet(outcomes(), terminal.console(text))
     assert len(text.getvalue().splitlines()) <= terminal.FLEET_LINES + 2
     assert "22 more differences" in text.getvalue()
+
+
+LATER, LONG_AGO = "2099-01-01", "2020-01-01"
+
+
+def run_of(rules: list[dict[str, Any]], only: dict[str, list[dict[str, Any]]] | None = None) -> list[store.Outcome]:
+    """Three equal hosts and one with another kernel, each given the waivers (or those of its own) of the inventory."""
+    found = []
+    for name in ("a", "b", "c", "odd"):
+        change = {"files": {KERNEL: "7.0.0-31-generic\n"}} if name == "odd" else {}
+        own = [{"justification": "known", "until": LATER, **rule} for rule in [*rules, *(only or {}).get(name, [])]]
+        report = replay.report(replay.changed(replay.host(FOUR), change), host=name, waivers=waivers(own))
+        found.append(store.Outcome(name, "judged", report.exit, report=report))
+    return found
+
+
+def between(outcomes: list[store.Outcome]) -> list[Finding]:
+    return fleet.of_run([one.report for one in outcomes if one.report is not None])
+
+
+def of_waivers(outcomes: list[store.Outcome]) -> list[tuple[str, str]]:
+    """What a run says of waivers: id and status, of its hosts and between them."""
+    all_of = [finding for one in outcomes if one.report for finding in one.report.findings]
+    return [(one.id, one.status.value) for one in [*all_of, *between(outcomes)] if one.id.startswith("waiver.")]
+
+
+@pytest.mark.parametrize(
+    ("rule", "is_waived"),
+    [
+        ({"check": "fleet.kernel"}, True),
+        ({"check": "fleet.*", "subject": "odd"}, True),
+        ({"check": "*"}, True),
+        ({"check": "fleet.kernel", "hosts": ["o*"]}, True),
+        ({"check": "fleet.kernel", "subject": "a"}, False),
+        ({"check": "fleet.kernel", "hosts": ["a"]}, False),
+        ({"check": "fleet.bios"}, False),
+        ({"check": "fleet.kernel", "until": LONG_AGO}, False),
+    ],
+)
+def test_a_waiver_excuses_a_difference(rule: dict[str, Any], is_waived: bool) -> None:
+    (one,) = [finding for finding in between(run_of([rule])) if finding.id == "fleet.kernel"]
+    assert (one.subject.name, one.status) == ("odd", Status.warn)
+    assert (one.waived == {"justification": "known", "until": "2099-01-01T23:59:59+00:00"}) == is_waived
+
+
+def test_a_waiver_of_the_fleet_is_told_of_once_for_all_its_hosts() -> None:
+    assert of_waivers(run_of([{"check": "fleet.kernel"}])) == []
+    assert of_waivers(run_of([{"check": "fleet.bios"}])) == [("waiver.unused", "warn")]
+    assert of_waivers(run_of([{"check": "fleet.kernel", "until": LONG_AGO}])) == [("waiver.expired", "fail")]
+
+
+def test_a_waiver_of_one_host_is_not_one_of_another() -> None:
+    rule = {"check": "fleet.kernel", "justification": "known", "until": LATER}
+    assert of_waivers(run_of([], {"odd": [rule]})) == []
+    found = run_of([], {"a": [rule]})
+    assert of_waivers(found) == [("waiver.unused", "warn")]
+    assert all(one.waived is None for one in between(found))
+
+
+def test_a_run_that_compares_nothing_calls_no_waiver_of_the_fleet_unused() -> None:
+    outcomes = run_of([{"check": "fleet.kernel"}])
+    assert between(outcomes[-1:]) == []
+    assert [one.id for one in between(run_of([{"check": "fleet.kernel", "until": LONG_AGO}])[-1:])] == [
+        "waiver.expired"
+    ]
+
+
+def test_summary_terminal_and_code_say_the_same_of_waivers(tmp_path: Path) -> None:
+    for rule, code in (({"check": "fleet.kernel"}, 0), ({"check": "fleet.kernel", "until": LONG_AGO}, 1)):
+        outcomes = run_of([rule])
+        folder = store.new_run(tmp_path, "20260101T000000Z")
+        assert store.save(folder, outcomes) == code
+        summary = json.loads((folder / "summary.json").read_text())
+        assert summary["fleet"]["findings"] == [one.to_plain() for one in between(outcomes)]
+        loaded_code, loaded = store.load(folder)
+        text, again = io.StringIO(), io.StringIO()
+        assert terminal.show_run(outcomes, terminal.console(text)) == loaded_code == summary["exit"] == code
+        assert terminal.show_run(loaded, terminal.console(again)) == code
+        assert text.getvalue() == again.getvalue()
+        assert text.getvalue().count("fleet.kernel  odd") == 1
+        assert ("waived until 2099-01-01" in text.getvalue()) == (code == 0)
+        assert ("waiver.expired  fleet.kernel *" in text.getvalue()) == (code == 1)
