@@ -15,7 +15,7 @@ from hostcheck.onhost.probe.host import Request, survey
 from hostcheck.onhost.reader import Lines
 from hostcheck.onhost.recording import RecordedReader
 from tests import fake_worker as fake
-from tests import replay, scripted_worker
+from tests import proving_worker, replay
 from tests.unit.test_probe_guards import DUMPED, HELD, REFUSED, SICK
 from tests.unit.test_probe_worker import LIMITS, torch_marked, torch_python
 
@@ -51,7 +51,7 @@ class Trial:
             ranks=ranks,
             excuse=excuse,
             limits=fake.PATIENT,
-            source=scripted_worker.text(CARDS if cards is None else cards, kind, **settings),
+            source=proving_worker.text(CARDS if cards is None else cards, kind, **settings),
         )
         return list(gate(self.reader, request, survey(self.reader, request)).outcomes)
 
@@ -78,9 +78,9 @@ def test_devices_are_told_by_their_address_and_not_by_their_index() -> None:
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
-        (scripted_worker.LOST, "device_lost"),
-        (scripted_worker.DIED, "died"),
-        (scripted_worker.WRONG, "wrong_result"),
+        (proving_worker.LOST, "device_lost"),
+        (proving_worker.DIED, "died"),
+        (proving_worker.WRONG, "wrong_result"),
         ('say(reply="smoke", identity={"device": "xpu", "index": 0, "card": ROWS[0]}, sum=float("nan"))', "nan"),
     ],
 )
@@ -92,7 +92,7 @@ def test_after_the_first_card_that_fails_no_other_is_tried(code: str, kind: str)
 
 def test_a_card_that_does_not_answer_is_hung(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gates, "SMOKE_S", 0.5)
-    found = Trial()(gates.smoke, fail_op="smoke", fail_code=scripted_worker.HUNG)
+    found = Trial()(gates.smoke, fail_op="smoke", fail_code=proving_worker.HUNG)
     assert kinds(found)[CARDS[0]] == "hung"
 
 
@@ -147,12 +147,12 @@ def test_the_rank_that_fails_is_named_at_once(op: str) -> None:
 if op == "start":
     os.environ["MINE"] = str(request["index"])
 if os.environ.get("MINE") == "2" and op == {op!r}:
-    {scripted_worker.LOST}
+    {proving_worker.LOST}
 if op == "allreduce":
     time.sleep(900)
 """
     trial = Trial()
-    source = scripted_worker.text(CARDS).replace("    if op == FAIL_OP", f"    exec({code!r})\n    if op == FAIL_OP")
+    source = proving_worker.text(CARDS).replace("    if op == FAIL_OP", f"    exec({code!r})\n    if op == FAIL_OP")
     request = Request(command=fake.PYTHON, limits=fake.PATIENT, source=source)
     (found,) = gates.collective(trial.reader, request, survey(trial.reader, request)).outcomes
     assert found.kind == "device_lost"
@@ -162,7 +162,7 @@ if op == "allreduce":
 
 def test_ranks_that_do_not_answer_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gates, "COLLECTIVE_S", 2.0)
-    (found,) = Trial()(gates.collective, fail_op="allreduce", fail_code=scripted_worker.HUNG)
+    (found,) = Trial()(gates.collective, fail_op="allreduce", fail_code=proving_worker.HUNG)
     assert found.kind == "hung"
     assert "0 of 4 ranks answered in time, rank 0 on 0000:23:00.0, " in found.text
 
