@@ -441,8 +441,9 @@ def trial(given: argparse.Namespace) -> int:
     For example: hostcheck trial --toggle cpu_governor '{governor: performance}' --plan
     Exit code 0 shown or no change, 1 invalid or refused, 3 inconclusive or vacuous.
     """
-    from .onhost.settings.engine import Failed, Host
+    from .onhost.settings.engine import Host
     from .onhost.settings.engine import Refused as NotHere
+    from .onhost.settings.files import Failed
     from .onhost.trials import run as trials
     from .report import kept, terminal
     from .report.receipt import render

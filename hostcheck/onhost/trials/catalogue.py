@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..settings import kernel_arguments
 from ..settings.catalogue import SETTINGS
 from ..settings.engine import Host, Refused
 from . import command, cpu_governor, gpu_runtime_pm, pcie_aspm, value
@@ -20,9 +21,8 @@ def switch(host: Host, name: str, a: Mapping[str, Any], b: Mapping[str, Any], sc
     """Prepare one toggle on a host. Raises NeedsBoot for a setting that only a boot changes, and Refused."""
     if name in TOGGLES:
         return TOGGLES[name].switch(host, a, b, scope)
-    if name == "collective_env":
-        raise Refused(f"{name}: is read when a program starts, so a running one cannot be switched")
-    if name in SETTINGS:
+    if name == kernel_arguments.SETTING.name:
         raise NeedsBoot(f"{name}: cannot be switched while the host runs; {BY_BOOTS}")
-    known = ", ".join(sorted({*TOGGLES, *SETTINGS}))
-    raise Refused(f"there is no toggle {name!r}; there are {known}")
+    if name in SETTINGS:
+        raise Refused(f"{name}: nothing of it can be switched under a worker that runs")
+    raise Refused(f"there is no toggle {name!r}; there are {', '.join(sorted(TOGGLES))}")
