@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import importlib.abc
 import importlib.machinery
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -13,6 +15,8 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.lab.vm.guard import PR_SET_PDEATHSIG
 
 settings.register_profile(
     "ci",
@@ -51,8 +55,24 @@ class _SharedCode(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 sys.meta_path.insert(0, _SharedCode())
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in this hook too
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of several workers one has all tests of the virtual machine; what takes long begins first, to end together.
+
+    One process alone keeps the order of the folders: the machine's image may still be being built.
+    """
+    order = {"lab": 0, "playbooks": 1, "unit": 2}
+    for item in items:
+        if item.get_closest_marker("lab"):
+            item.add_marker(pytest.mark.xdist_group("lab"))
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: order.get(item.path.parent.name, len(order)))
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """As root, start over in a mount namespace in which no test can change this machine."""
+    if hasattr(config, "workerinput"):  # a worker ends at once with the run that started it, even if that is killed
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.geteuid() != 0 or os.environ.get(MARK):
         return
     capture: Any = config.pluginmanager.getplugin("capturemanager")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from tests.lab.vm.host import LabError, Vm
 from tests.lab.vm.image import Image
 from tests.playbooks.test_audit import play
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
 
 Said = set[tuple[str, str, str]]
 QUIET = ("ok", "not_applicable")
@@ -50,11 +52,25 @@ def finding(report: dict[str, Any], id: str, subject: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def untouched(lab_image: Image, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The report of the machine as it is, for all to compare with."""
+def sound(lab_image: Image) -> Iterator[Vm]:
+    """A machine that is only looked at, which tests may share."""
     with Vm(lab_image) as machine:
         machine.resume()
-        return audit(machine, tmp_path_factory.mktemp("untouched"))
+        yield machine
+
+
+@pytest.fixture(scope="module")
+def untouched(sound: Vm, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The report of the machine as it is, for all to compare with."""
+    return audit(sound, tmp_path_factory.mktemp("untouched"))
+
+
+@pytest.fixture(scope="module")
+def storm(lab_image: Image) -> Iterator[tuple[Vm, Future[None]]]:
+    """A machine on whose uplink 120 packets go bad in a minute, beside other tests, and when that is over."""
+    with ThreadPoolExecutor(1) as pool, Vm(lab_image) as machine:
+        machine.resume()
+        yield machine, pool.submit(machine.inject_aer, UPLINK, "correctable", "BadTLP", count=120, interval=0.5)
 
 
 @pytest.fixture
@@ -62,6 +78,7 @@ def usual(untouched: dict[str, Any]) -> Said:
     return said(untouched)
 
 
+@pytest.mark.usefixtures("storm")  # it begins here and is judged further below
 def test_a_sound_machine_is_quiet(untouched: dict[str, Any]) -> None:
     assert untouched["exit"] == 0, said(untouched)
     assert untouched["counts"]["fail"] == untouched["counts"]["unknown"] == 0, said(untouched)
@@ -100,9 +117,10 @@ def test_inner_ports_say_nothing(vm: Vm, tmp_path: Path, usual: Said) -> None:
 
 
 def test_a_hundred_and_twenty_bad_packets_in_a_minute_are_one_finding_naming_both_ends(
-    vm: Vm, tmp_path: Path, usual: Said
+    storm: tuple[Vm, Future[None]], tmp_path: Path, usual: Said
 ) -> None:
-    vm.inject_aer(UPLINK, "correctable", "BadTLP", count=120, interval=0.5)
+    vm, over = storm
+    over.result()
     report = audit(vm, tmp_path)
     assert said(report) - usual == {("aer.rate", "fail", UPLINK)}
     seen = finding(report, "aer.rate", UPLINK)["seen"]
@@ -117,6 +135,7 @@ def test_one_corrected_error_on_the_way_to_a_gpu_is_a_warning(vm: Vm, tmp_path: 
     assert said(audit(vm, tmp_path)) - usual == {("aer.rate", "warn", UPLINK)}
 
 
+@pytest.mark.long
 def test_a_non_fatal_error_on_the_way_to_a_gpu_fails(vm: Vm, tmp_path: Path, usual: Said) -> None:
     vm.inject_aer(GPU, "nonfatal", "CmpltTO")
     new = said(audit(vm, tmp_path)) - usual
@@ -124,11 +143,23 @@ def test_a_non_fatal_error_on_the_way_to_a_gpu_fails(vm: Vm, tmp_path: Path, usu
     assert new
 
 
+@pytest.mark.long
 def test_a_fatal_error_fails_with_the_last_word_of_the_recovery(vm: Vm, tmp_path: Path, usual: Said) -> None:
     vm.inject_aer(UPLINK, "fatal", "MalfTLP")
     report = audit(vm, tmp_path)
     new = said(report) - usual
     assert ("aer.fatal", "fail") in {one[:2] for one in new}, new
+    (fatal,) = [one for one in report["findings"] if one["id"] == "aer.fatal" and one["status"] == "fail"]
+    assert "recover" in fatal["seen"]
+
+
+def test_uncorrected_errors_on_two_cards_fail_each_for_its_own(vm: Vm, tmp_path: Path, usual: Said) -> None:
+    vm.inject_aer(GPU, "nonfatal", "CmpltTO")
+    vm.inject_aer(OTHER_UPLINK, "fatal", "MalfTLP")
+    report = audit(vm, tmp_path)
+    new = said(report) - usual
+    assert {("aer.nonfatal", "fail"), ("aer.fatal", "fail")} <= {one[:2] for one in new}, new
+    assert ("aer.nonfatal", "fail", GPU) in new
     (fatal,) = [one for one in report["findings"] if one["id"] == "aer.fatal" and one["status"] == "fail"]
     assert "recover" in fatal["seen"]
 
@@ -146,8 +177,8 @@ def test_aspm_off_on_the_boot_line(vm: Vm, tmp_path: Path, usual: Said) -> None:
     assert {one["id"] for one in blind["explains"]} >= {"aer.rate", "aer.nonfatal", "aer.fatal"}
 
 
-def test_a_restricted_log_claims_nothing(vm: Vm, tmp_path: Path) -> None:
-    report = audit(vm, tmp_path, user="reader")
+def test_a_restricted_log_claims_nothing(sound: Vm, tmp_path: Path) -> None:
+    report = audit(sound, tmp_path, user="reader")
     assert report["exit"] == 3
     assert finding(report, "log.access", "host")["status"] == "unknown"
     faults = {one["status"] for one in report["findings"] if one["id"] == "gpu.fault"}
@@ -155,6 +186,7 @@ def test_a_restricted_log_claims_nothing(vm: Vm, tmp_path: Path) -> None:
     assert report["counts"]["fail"] == 0
 
 
+@pytest.mark.long
 def test_a_core_dump_fails_its_card_only(vm: Vm, tmp_path: Path, usual: Said) -> None:
     dump = vm.coredump(GPU)
     report = audit(vm, tmp_path)
@@ -206,11 +238,17 @@ def test_the_words_of_a_newer_kernel_give_the_same_findings(vm_second_kernel: Vm
     assert {one[:2] for one in new if one[1] == "fail"} <= {("aer.nonfatal", "fail"), ("aer.fatal", "fail")}, new
 
 
-def test_playbook_recording_and_command_line_agree(vm: Vm, tmp_path: Path) -> None:
+def test_playbook_recording_and_command_line_agree(vm: Vm, tmp_path: Path, usual: Said) -> None:
     vm.set_link(UPLINK, speed=2.5)
     vm.inject_aer(OTHER_UPLINK, "correctable", "BadTLP", "Timeout")
-    vm.coredump(OTHER_GPU)
+    dump = vm.coredump(OTHER_GPU)
     report = audit(vm, tmp_path)
+    assert said(report) - usual == {
+        ("pcie.link.speed", "fail", UPLINK),
+        ("aer.rate", "warn", OTHER_UPLINK),
+        ("gpu.fault", "fail", OTHER_GPU),
+    }
+    assert vm.run(["test", "-e", f"{dump}/data"], check=False).returncode == 0, "the audit lost the dump"
     inventory = str(tmp_path / "inventory.json")
     played = play(tmp_path, "-i", inventory, "-e", f"hostcheck_recordings={tmp_path}/recordings", playbook="record.yml")
     assert played.returncode == 0, played.stdout + played.stderr
