@@ -21,6 +21,7 @@ from tests.settings_host import Tree, card, cpus, running
 from tests.trial_host import POLICIES
 
 PERFORMANCE = {"governor": "performance"}
+ANYWHERE = Scope()
 
 
 @pytest.fixture
@@ -29,12 +30,12 @@ def tree(tmp_path: Path) -> Tree:
 
 
 def made(
-    tree: Tree, name: str, b: Mapping[str, Any], a: Mapping[str, Any] | None = None, scope: Scope = Scope()
+    tree: Tree, name: str, b: Mapping[str, Any], a: Mapping[str, Any] | None = None, scope: Scope = ANYWHERE
 ) -> Switch:
     return catalogue.switch(Host(str(tree.root)), name, a or {}, b, scope)
 
 
-def toggled(tree: Tree, one: Switch, scope: Scope = Scope()) -> Switches:
+def toggled(tree: Tree, one: Switch, scope: Scope = ANYWHERE) -> Switches:
     host = Host(str(tree.root))
     tree.path("/var/lib/hostcheck/trials/x").mkdir(parents=True, exist_ok=True)
     return Switches(host, [one], scope, deadman.Deadman(host, "/var/lib/hostcheck/trials/x", one.steps, 1.0))
