@@ -38,6 +38,7 @@ class Link:
 
     bdf: its card-side port; upper: the port above, "" when not known. gpus: cards behind it. counters: name -> count
     since boot, of both ends, for one severity; before: the same of an earlier read on this boot, or None.
+    unread: why there is no counter; half: why the one of an end is missing that may have one.
     placed: is it in the topology that was read? unplaced: why it is not known what is behind it, or "". told: GPUs
     behind it as far as the log tells, where the topology does not.
     """
@@ -48,6 +49,7 @@ class Link:
     events: list[Event] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)
     unread: str = ""
+    half: str = ""
     source: str = ""
     placed: bool = True
     unplaced: str = ""
@@ -161,6 +163,7 @@ def collect(facts: Facts, name: str) -> dict[str, Link]:
             if counters is None:
                 # Either end counts what it receives; an end without the capability leaves the other one.
                 link.unread = link.unread or (why if not link.counters else "")
+                link.half = link.half or (why if not why.startswith("absent") else "")
             else:
                 link.unread = ""
                 if hop.bdf not in done:
@@ -213,6 +216,11 @@ def _silent(facts: Facts, id: str, link: Link, blind: dict[str, tuple[Subject, s
     if hidden is not None:
         seen = f"not visible: {hidden[1]}"
         return Finding(id, link.subject, Status.unknown, seen, cause=Cause("aer.visibility", hidden[0]), source=source)
+    if facts.aspm.command_line.value is None:
+        seen = f"whether errors are reported is not known: {facts.aspm.command_line.source} was not read"
+        return Finding(id, link.subject, Status.unknown, seen, source=source, cause=Cause("aer.visibility", HOST))
+    if link.counters and link.half:
+        return Finding(id, link.subject, Status.unknown, f"one end counted none, the other: {link.half}", source=source)
     if link.counters:
         return Finding(id, link.subject, Status.ok, f"none counted since the boot on {link.name}", source=source)
     if facts.kernel_log.events.value is None:

@@ -49,8 +49,11 @@ def swap(facts: Facts, expectation: Expectation, previous: Facts | None = None) 
     if nobody is not None:
         yield nobody
         return
+    for one in need(facts.containers.limits):
+        if not one.cgroup:
+            yield unknown("container.swap", one.swap_max, subject(facts, one))
     inside = [one for one in need(facts.containers.limits) if one.container]
-    if not inside:
+    if not inside and all(one.cgroup for one in need(facts.containers.limits)):
         yield not_applicable("container.swap", "no container holds a card", facts.containers.limits.source)
     without = facts.memory.swap_total.value == 0
     for limits in inside:

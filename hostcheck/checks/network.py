@@ -7,13 +7,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..expectations import Expectation
+from ..expectations import CollectiveEnv, Expectation
 from ..findings import HOST, Finding, Status, Subject, check, unknown
 from ..onhost.gather import Facts
 from ..onhost.reader import Reading
 from ..onhost.readings.containers import Process
 from ..onhost.readings.environment import PINS
-from ..onhost.readings.network import BINDS, COLLECTIVE
+from ..onhost.readings.network import BINDS, COLLECTIVE, NET, Interface, meant
+from ..onhost.redact import is_stand_in
+from ..onhost.settings.collective_env import BOTH, checked
 from .container import label
 from .presence import gpu_here, not_applicable
 
@@ -36,13 +38,19 @@ class Named(NamedTuple):
 
 @dataclass
 class Place:
-    """One network: of the host, or of a container. carriers: by name; empty where only names are known."""
+    """One network: of the host, or of a container. carriers: by name; empty where only names are known.
+
+    hidden: the variables of a process in it that could not be read, or None. declared: name of the declared interface,
+    now and from the next boot on; () where none is declared or found.
+    """
 
     label: str
     names: tuple[str, ...]
     carriers: dict[str, Reading[bool]] = field(default_factory=dict)
     pins: list[Named] = field(default_factory=list)
     source: str = ""
+    hidden: Reading[dict[str, str]] | None = None
+    declared: tuple[str, str] | tuple[()] = ()
 
 
 def taken(variable: str, value: str, names: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -98,10 +106,8 @@ def places(facts: Facts, expectation: Expectation) -> tuple[Place, list[Place], 
     ]
     wanted = expectation.settings.collective_env
     host.pins += [Named(name, str(value), DECLARED) for name, value in wanted.variables.items() if name in PINS]
-    if wanted.interface is not None and wanted.interface.name is not None:
-        host.pins.append(Named("interface", wanted.interface.name, DECLARED))
     others: dict[str, Place] = {}
-    unread: list[Finding] = []
+    unread = list(declare(host, interfaces, wanted))
     for process in facts.containers.processes.value or ():
         own = process.own_network.value
         if own is None and process.interfaces.value is not None:
@@ -109,7 +115,7 @@ def places(facts: Facts, expectation: Expectation) -> tuple[Place, list[Place], 
         if own and process.interfaces.value is None:
             unread.append(unknown("net.iface", process.interfaces, Subject("process", _process(process))))
             continue
-        if process.variables.value is None:
+        if process.variables.value is None and not own:
             unread.append(unknown("net.iface", process.variables, Subject("process", _process(process))))
         place = host
         if own:
@@ -118,10 +124,69 @@ def places(facts: Facts, expectation: Expectation) -> tuple[Place, list[Place], 
             place = others.setdefault(
                 key, Place(name, process.interfaces.value or (), source=process.interfaces.source)
             )
+        if process.variables.value is None:
+            place.hidden = process.variables
         for variable, value in (process.variables.value or {}).items():
             if variable in PINS and value:
                 place.pins.append(Named(variable, value, _process(process)))
     return host, list(others.values()), unread
+
+
+def declare(host: Place, interfaces: Reading[tuple[Interface, ...]], wanted: CollectiveEnv) -> Iterator[Finding]:
+    """Give the host the declared interface as a pin; a finding where it stands for none that could be used.
+
+    It is looked for as the role collective_env does, so that the audit and the role cannot disagree.
+    """
+    if wanted.interface is None:
+        return
+    way, given = wanted.interface.named
+    if way == "name":
+        host.pins.append(Named("interface", given, DECLARED))
+    what = checked(way, given)
+    subject = Subject("interface", what)
+    if interfaces.value is None:
+        if way != "name":
+            yield unknown("net.iface", interfaces, subject)
+        return
+    said = meant(interfaces.value, way, what)
+    if said.interface is not None:
+        host.declared = (said.interface.name, wanted.link_name or said.interface.name)
+        if way != "name":
+            host.pins.append(Named(f"interface by {way} {what}", said.interface.name, DECLARED))
+    elif way == "name":
+        pass  # judged as any other name
+    elif said.unread is not None:
+        yield unknown("net.iface", said.unread, subject)
+    elif _taken_out(way, what, interfaces.value):
+        hidden: Reading[object] = Reading.no("absent", f"every {way} was taken out of this recording", NET)
+        yield unknown("net.iface", hidden, subject)
+    else:
+        yield Finding(
+            "net.iface",
+            subject,
+            Status.fail,
+            seen=f"{DECLARED}: {said.wrong}; there are {listed(host.names)}",
+            wanted="one interface that has it and has a carrier",
+            source=host.source,
+            next_step="ip -br address; ip -br link  # then put right settings.collective_env.interface",
+        )
+
+
+def _taken_out(way: str, what: str, interfaces: Iterable[Interface]) -> bool:
+    """Does this recording have stand-ins for all that a declaration could match (see `redact`)?"""
+    if way == "mac":
+        there = [one.mac.value for one in interfaces if one.mac.value and one.name != "lo"]
+        return bool(there) and not is_stand_in(what) and all(is_stand_in(mac) for mac in there)
+    there = [text for one in interfaces for text in one.addresses.value or () if one.name != "lo"]
+    return bool(there) and not is_stand_in(what.partition("/")[0]) and all(is_stand_in(text) for text in there)
+
+
+def drifted(place: Place, pin: Named) -> str:
+    """What is wrong with a line of the role's own file beside the declared interface, "" when nothing is."""
+    if not place.declared or pin.variable not in BOTH or pin.where.rpartition(":")[0] != COLLECTIVE:
+        return ""
+    now, wanted = place.declared
+    return "" if pin.value in (now, wanted) else f"the declared interface is {now}"
 
 
 def problem(place: Place, pin: Named) -> tuple[str, Reading[bool] | None]:
@@ -133,6 +198,8 @@ def problem(place: Place, pin: Named) -> tuple[str, Reading[bool] | None]:
     dead = [name for name in found if name in place.carriers and place.carriers[name].value is False]
     if dead and len(dead) == len(found):
         return f"{', '.join(dead)} has no carrier", None
+    if away := drifted(place, pin):
+        return away, None
     unread = [one for one in known if one.value is None]
     return "", unread[0] if unread and len(unread) == len(found) else None
 
@@ -142,6 +209,8 @@ def _next(facts: Facts, place: Place, pins: list[Named]) -> str:
     alive = [name for name, carrier in place.carriers.items() if carrier.value and name != "lo"]
     better = next(iter((*routes, *alive)), "lo")
     pin = pins[0]
+    if place.declared:
+        return APPLY
     file = pin.where.rpartition(":")[0]
     if file.startswith("/") and file != COLLECTIVE:
         return f"sudoedit {shlex.quote(file)}  # {'needs' if pin.variable == BINDS else f'{pin.variable}='}{better}"
@@ -167,7 +236,9 @@ def _judged(facts: Facts, place: Place) -> Iterator[Finding]:
                 subject,
                 Status.fail,
                 seen=f"{', '.join(str(pin) for pin, _ in wrong)}: {wrong[0][1]}; there are {listed(place.names)}",
-                wanted="an interface that exists and has a carrier",
+                wanted=f"{place.declared[1]}, as declared"
+                if drifted(place, wrong[0][0])
+                else "an interface that exists and has a carrier",
                 source=place.source,
                 next_step=_next(facts, place, [pin for pin, _ in wrong]),
             )
@@ -196,6 +267,8 @@ def _inside(place: Place, many: int) -> Finding:
         )
     if any(pin.variable == KVS for pin in place.pins):
         return Finding("net.iface", subject, Status.ok, seen=", ".join(map(str, place.pins)), source=place.source)
+    if place.hidden is not None:
+        return unknown("net.iface", place.hidden, subject)
     return automatic(place, subject, many, f"start the container with -e {KVS}=lo, or give it a network")
 
 
@@ -260,9 +333,9 @@ def iface(facts: Facts, expectation: Expectation, previous: Facts | None = None)
             seen = f"{pin.variable}={pin.value} ({pin.where}) acts in a container, judged while that holds a card"
             yield Finding("net.iface", Subject("unit", pin.unit), Status.info, seen=seen, source=pin.where)
     pinned = [pin for pin in host.pins if pin.where != DECLARED]
-    if network.interfaces.value is None and pinned:
+    if network.interfaces.value is None and host.pins:
         yield unknown("net.iface", network.interfaces)
-    if any(pin.variable == KVS for pin in pinned):
+    if any(pin.variable == KVS for pin in pinned) or host.hidden is not None:
         return
     gpus, refused = facts.pcie.gpus, network.pins_unread
     if gpus.value is None and not expectation.gpus.expected:

@@ -198,12 +198,12 @@ def read_temperatures(reader: Reader, folder: str, names: tuple[str, ...]) -> tu
             for word in ("max", "crit", "emergency")
             if f"{channel}_{word}" in names
         ]
-        unread = next((limit for limit in limits if limit.value is None), None)
+        unread = limits[0] if limits and limits[0].value is None else None  # the lowest one: max <= crit <= emergency
         known = [limit for limit in limits if limit.value is not None and limit.value > 0]  # 0: not given by the card
-        if known:
-            limit = min(known, key=lambda one: one.value or 0.0)
-        elif unread is not None:
+        if unread is not None:
             limit = unread
+        elif known:
+            limit = min(known, key=lambda one: one.value or 0.0)
         else:
             limit = Reading.no("absent", "the driver gives no limit for this sensor", f"{folder}/{channel}_*")
         celsius = reader.line(f"{folder}/{channel}_input").then(parse_celsius)

@@ -189,15 +189,17 @@ def read_virtualization(reader: Reader, cpuinfo: Reading[str], board: tuple[Read
     if xen.value is not None and "control_d" in xen.value:
         return Reading("xen-dom0", xen.source)
     kind = reader.line("/sys/hypervisor/type").then(parse_word)
-    if kind.value is not None:
+    if kind.unread != "absent":
         return kind
     texts = tuple(reading.value for reading in board if reading.value is not None)
     flag = cpuinfo.then(parse_cpu_flag)
     if flag.value is not None:
         named = virtual_board(texts)
         return Reading(named if flag.value == "vm" and named != "none" else flag.value, flag.source)
-    if texts:
+    if texts and (virtual_board(texts) != "none" or cpuinfo.unread == "absent" or (cpuinfo.value or "").strip()):
         return Reading(virtual_board(texts), DMI)
+    if texts:  # on x86 a guest whose board says nothing of it is known by its processor alone
+        return flag
     # Machines without DMI describe themselves in a device tree; a guest's has a node for its hypervisor.
     guest = reader.data("/proc/device-tree/hypervisor/compatible")
     if guest.unread != "absent":
@@ -234,6 +236,7 @@ def read(reader: Reader) -> Identity:
     vendor, product, bios = dmi("sys_vendor"), dmi("product_name"), dmi("bios_version")
     board = (dmi("board_vendor"), dmi("board_name"))
     named = tuple(reading.value for reading in board if reading.value is not None)
+    half = next((reading for reading in board if reading.unread not in (None, "absent")), None)
     architecture = reader.text("/proc/sys/kernel/arch").then(parse_word)
     return Identity(
         hostname=reader.text("/proc/sys/kernel/hostname").then(parse_word),
@@ -247,7 +250,7 @@ def read(reader: Reader) -> Identity:
         os_name=variable("PRETTY_NAME"),
         vendor=vendor,
         product=product,
-        board=Reading(" ".join(named), board[1].source) if named else board[1],
+        board=half or (Reading(" ".join(named), board[1].source) if named else board[1]),
         bios_version=bios,
         bios_date=dmi("bios_date"),
         virtualization=read_virtualization(reader, cpuinfo, (vendor, product, bios, *board)),

@@ -594,6 +594,14 @@ def parse_cpu_list(text: str) -> tuple[int, ...]:
     return tuple(cpus)
 
 
+def parse_boot_id(text: str) -> str:
+    """Return a boot id as the journal writes it, without dashes. Raises ValueError when it is none."""
+    word = text.strip().replace("-", "").lower()
+    if not re.fullmatch(r"[0-9a-f]{32}", word, re.ASCII):
+        raise ValueError(f"expected a boot id, got {text!r}")
+    return word
+
+
 def _card_irqs(reader: Reader) -> dict[int, set[str]]:
     """GPU functions by the CPU that takes their interrupts."""
     cards: dict[int, set[str]] = {}
@@ -668,7 +676,7 @@ def read(reader: Reader) -> KernelLog:
         log, access = _take(reader.lines(DMESG), lambda lines: parse_text(lines, now, booted)), "dmesg"
     if log.value is None:
         log = _neither(journal, log)
-    boot_id = reader.line(BOOT_ID).then(lambda text: text.replace("-", "").lower())
+    boot_id = reader.line(BOOT_ID).then(parse_boot_id)
     if boot_id.value is None and log.value is not None and log.value.boot_id:
         boot_id = Reading(log.value.boot_id.replace("-", "").lower(), log.source)
     events = log.then(lambda one: one.events)

@@ -245,6 +245,17 @@ def parse_kinds(fields: Fields) -> tuple[CoreKind, ...]:
     )
 
 
+def parse_smt(text: str) -> str:
+    """Return the word of smt/control. Raises ValueError for anything else.
+
+    >>> parse_smt("notsupported\\n")
+    'notsupported'
+    """
+    if not re.fullmatch(r"[a-z]{1,20}|\d{1,2}", text.strip(), re.ASCII):  # a number of threads on some machines
+        raise ValueError(f"expected a word such as on or off, got {text!r}")
+    return text.strip()
+
+
 def parse_numa(fields: Fields) -> tuple[NumaNode, ...]:
     """Return the memory nodes, sorted. Raises ValueError for a list that is none."""
     found: dict[int, tuple[int, ...]] = {}
@@ -337,7 +348,7 @@ def read(reader: Reader) -> Lscpu:
         caches=fields.then(parse_caches),
         performance_cores=reader.text("/sys/devices/cpu_core/cpus").then(parse_cpu_list),
         efficiency_cores=reader.text("/sys/devices/cpu_atom/cpus").then(parse_cpu_list),
-        smt=reader.line(f"{CPU_FOLDER}/smt/control"),
+        smt=reader.line(f"{CPU_FOLDER}/smt/control").then(parse_smt),
     )
 
 

@@ -344,7 +344,8 @@ class Search:
         else:
             text = part(self.reader, path, reduced, LIMIT)
         # a masked unit is a link to /dev/null: "is not a regular file" is no refusal
-        if text.unread in ("permission", "too_large") or (text.unread == "io" and text.detail.startswith("E")):
+        unreadable = text.unread in ("permission", "too_large", "not_text")
+        if unreadable or (text.unread == "io" and text.detail.startswith("E")):
             self.refused.append(path)
         return text.value or ""
 

@@ -29,6 +29,7 @@ T = TypeVar("T")
 N = TypeVar("N", int, float)
 
 DEVICES = "/sys/bus/pci/devices"
+SLOTS = "/sys/bus/pci/slots"
 MODULES = "/proc/modules"
 BDF = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 LINK_FILES = ("clkpm", "l0s_aspm", "l1_aspm", "l1_1_aspm", "l1_2_aspm", "l1_1_pcipm", "l1_2_pcipm")
@@ -236,6 +237,30 @@ def parse_width(text: str) -> int:
     if not match or int(match.group(1)) not in (0, *config_space.WIDTHS):
         raise ValueError(f"the kernel says width {text.strip()!r}")
     return int(match.group(1))
+
+
+def parse_power_word(text: str) -> str:
+    """Return a word of power/control or power/runtime_status. Raises ValueError.
+
+    >>> parse_power_word("suspended\\n")
+    'suspended'
+    """
+    if not re.fullmatch(r"[a-z]{1,20}", text.strip(), re.ASCII):
+        raise ValueError(f"expected a word, got {text!r}")
+    return text.strip()
+
+
+def parse_slot_address(text: str) -> str:
+    """Return domain, bus and device of a slot; the kernel leaves the device out where it is not fixed.
+
+    >>> parse_slot_address("0000:C1:00\\n"), parse_slot_address("0000:c1")
+    ('0000:c1:00', '0000:c1')
+
+    Raises ValueError for anything else.
+    """
+    if not re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}(?::[0-9a-f]{2})?", text.strip().lower(), re.ASCII):
+        raise ValueError(f"expected the address of a slot, got {text!r}")
+    return text.strip().lower()
 
 
 def parse_max_width(text: str) -> int:
@@ -841,7 +866,12 @@ class Tree:
     """Reads the hops and GPUs of one host; every hop is read once, however many GPUs are below it."""
 
     def __init__(
-        self, reader: Reader, functions: dict[str, Function], touch: Touch, listing: Listing, slots: dict[str, str]
+        self,
+        reader: Reader,
+        functions: dict[str, Function],
+        touch: Touch,
+        listing: Listing,
+        slots: Reading[dict[str, str]],
     ) -> None:
         self.reader = reader
         self.functions = functions
@@ -867,7 +897,7 @@ class Tree:
         return space.port_type if space is not None else self.functions[bdf].port_type
 
     def power(self, bdf: str, name: str) -> Reading[str]:
-        return self.reader.line(f"{DEVICES}/{bdf}/power/{name}")
+        return self.reader.line(f"{DEVICES}/{bdf}/power/{name}").then(parse_power_word)
 
     def driver(self, bdf: str) -> Reading[str]:
         """The driver of a GPU; ``""`` only where its directory, or a whole block of lspci, shows that there is none."""
@@ -931,7 +961,7 @@ class Tree:
             "driver": function.driver,
             "power_control": self.power(bdf, "control"),
             "runtime_status": self.power(bdf, "runtime_status"),
-            "slot": Reading(self.slots.get(bdf.rpartition(".")[0], ""), "/sys/bus/pci/slots"),
+            "slot": self.slots.then(lambda found: found.get(bdf.rpartition(".")[0], "")),
         }
         no = self.touch.refusal(bdf, here)
         if no is not None:
@@ -1168,13 +1198,19 @@ def read_coredumps(reader: Reader) -> Reading[tuple[str, ...]]:
     return names.then(lambda _: tuple(found))
 
 
-def read_slots(reader: Reader) -> dict[str, str]:
-    """Domain, bus and device -> name of the physical slot."""
+def read_slots(reader: Reader) -> Reading[dict[str, str]]:
+    """Domain, bus and device -> name of the physical slot; {} where the firmware names none."""
+    names = reader.names(SLOTS)
+    if names.value is None:
+        return Reading({}, SLOTS) if names.unread == "absent" else names.then(lambda _: {})
     found: dict[str, str] = {}
-    for path in reader.children("/sys/bus/pci/slots"):
-        address = reader.line(f"{path}/address").value or ""
-        found.setdefault(address.lower(), path.rpartition("/")[2])
-    return found
+    for name in names.value:
+        address = reader.line(f"{SLOTS}/{name}/address").then(parse_slot_address)
+        if address.value is not None:
+            found.setdefault(address.value, name)
+        elif address.unread != "absent":
+            return address.then(lambda _: {})
+    return Reading(found, SLOTS)
 
 
 def read_background(
@@ -1231,7 +1267,7 @@ def read(reader: Reader, kernel_log: KernelLog, options: Options) -> Pcie:
         {bdf.lower() for bdf in (*(kernel_log.faulted.value or ()), *(coredumps.value or ()))}
         | {bdf for bdf in gpus if state(bdf).value == "error"},
     )
-    tree = Tree(reader, found, touch, listing, read_slots(reader) if gpus else {})
+    tree = Tree(reader, found, touch, listing, read_slots(reader) if gpus else Reading({}, SLOTS))
     tree.nodes = read_nodes(reader) if gpus else {}
     tree.nodes_listed = are_nodes_listed(reader, tree.nodes)
     tree.coredumps = coredumps
