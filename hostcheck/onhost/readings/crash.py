@@ -52,7 +52,7 @@ def parse_backend(text: str) -> str:
     Raises ValueError for anything that is not one word.
     """
     word = text.strip()
-    if word in ("(null)", "N", ""):
+    if word in ("(null)", "N"):
         return ""
     if not re.fullmatch(r"[\w-]{1,64}", word):
         raise ValueError(f"expected the name of a backend, got {text!r}")
