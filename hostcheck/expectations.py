@@ -22,6 +22,8 @@ from pydantic import (
     model_validator,
 )
 
+from .onhost.settings.collective_env import WAYS, checked
+
 WAIVERS_SCHEMA = "hostcheck/waivers/1"
 
 BDF_FORM = re.compile(r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
@@ -109,7 +111,7 @@ class Memory(Model):
     swap: may there be swap before a start? None: not from 64 GiB on (the lab's large host; the small one keeps it).
     pressure: per cent of the time in which nobody could run, full avg10 (lab-host-facts 2.4).
     driver_held: part of the memory that no process owns (own; 4 of 128 GB idle in the lab, 92 GB before it failed).
-    offline_blocks: numbers of blocks that are to be off-line, for memory known to be bad.
+    offline_blocks: numbers of blocks that something else takes off-line; settings.memory_fence has those of the role.
     """
 
     available_mib: int | None = Field(default=None, ge=0)
@@ -230,7 +232,13 @@ class CollectiveInterface(Model):
     def _one(self) -> CollectiveInterface:
         if sum(value is not None for value in (self.name, self.mac, self.address, self.subnet)) != 1:
             raise ValueError("wanted exactly one of name, mac, address and subnet")
+        checked(*self.named)
         return self
+
+    @property
+    def named(self) -> tuple[str, str]:
+        """How it is named (``name``, ``mac``, ``address`` or ``subnet``), and by what."""
+        return next((way, what) for way in WAYS if (what := getattr(self, way)) is not None)
 
 
 class CollectiveEnv(Model):
@@ -242,6 +250,39 @@ class CollectiveEnv(Model):
     link_name: str | None = None
 
 
+class CrashPolicy(Model):
+    """Wish of the role crash_policy: does a hard lockup panic, and seconds until the reboot after one (0: never)."""
+
+    hardlockup_panic: bool | None = None
+    panic: int | None = Field(default=None, ge=-1, le=86_400)
+
+    @model_validator(mode="after")
+    def _pair(self) -> CrashPolicy:
+        if (self.hardlockup_panic is None) != (self.panic is None):
+            raise ValueError("hardlockup_panic and panic are declared together: only the pair says what happens")
+        return self
+
+
+class MemoryFence(Model):
+    """Wish of the role memory_fence: blocks that stay off-line, and MiB that must stay available (None: of a start)."""
+
+    blocks: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    available_mib: int | None = Field(default=None, ge=0)
+
+
+class ContainerMemory(Model):
+    """Wish of the role container_memory: MiB of memory by name, no swap beside it. 0 leaves a unit's limit alone."""
+
+    units: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
+    containers: dict[str, Annotated[int, Field(gt=0)]] = Field(default_factory=dict)
+
+
+class PackagePins(Model):
+    """Wish of the role package_pins: names of packages that are held at their version."""
+
+    names: tuple[str, ...] = ()
+
+
 class Settings(Model):
     """One wanted value for roles and checks alike, one key per role."""
 
@@ -251,6 +292,10 @@ class Settings(Model):
     pcie_aspm: PcieAspm = PcieAspm()
     gpu_runtime_pm: GpuRuntimePm = GpuRuntimePm()
     collective_env: CollectiveEnv = CollectiveEnv()
+    crash_policy: CrashPolicy = CrashPolicy()
+    memory_fence: MemoryFence = MemoryFence()
+    container_memory: ContainerMemory = ContainerMemory()
+    package_pins: PackagePins = PackagePins()
 
 
 class Expectation(Model):

@@ -331,3 +331,121 @@ def nic(tree: Tree, name: str, mac: str, carrier: str = "1", device: bool = True
     tree.put(f"/sys/class/net/{name}/carrier", f"{carrier}\n")
     if device:
         tree.path(f"/sys/class/net/{name}/device").mkdir()
+
+
+SYSTEMCTL = """\
+#!/bin/sh
+# daemon-reload gives every unit that runs the limits of its drop-ins, as systemd does.
+root=$HOSTCHECK_ROOT
+cgroups=$root/sys/fs/cgroup/system.slice
+for last; do :; done
+case "$1" in
+  show) [ -d "$cgroups/$last" ] && echo "/system.slice/$last" || echo ;;
+  daemon-reload)
+    for cgroup in "$cgroups"/*.service; do
+      unit=${cgroup##*/} memory=max swap=max
+      for file in "$root/etc/systemd/system/$unit.d"/*.conf; do
+        [ -e "$file" ] || continue
+        size=$(sed -n 's/^MemoryMax=\\([0-9]*\\)M$/\\1/p' "$file")
+        [ -z "$size" ] || memory=$((size * 1048576))
+        grep -q '^MemorySwapMax=0$' "$file" && swap=0
+      done
+      echo "$memory" > "$cgroup/memory.max"
+      echo "$swap" > "$cgroup/memory.swap.max"
+    done ;;
+  *) exit 1 ;;
+esac
+"""
+DOCKER = """\
+#!/bin/sh
+# One file per container: running, memory, swap, id. update gives its cgroup the limits, as docker does.
+root=$HOSTCHECK_ROOT
+for last; do :; done
+file=$root/containers/$last
+[ -e "$file" ] || { echo "Error: No such container: $last" >&2; exit 1; }
+case "$1 $2" in
+  "container inspect") cat "$file" ;;
+  "update --memory")
+    read -r running old both id < "$file"
+    memory=${3%b} both=${5%b}
+    echo "$running $memory $both $id" > "$file"
+    cgroup=$root/sys/fs/cgroup/system.slice/docker-$id.scope
+    echo "$memory" > "$cgroup/memory.max"
+    if [ "$both" = -1 ]; then echo max; else echo $((both - memory)); fi > "$cgroup/memory.swap.max" ;;
+  *) exit 2 ;;
+esac
+"""
+DPKG_QUERY = """\
+#!/bin/sh
+# One file per package that holds what dpkg is to do with it.
+for last; do :; done
+file=$HOSTCHECK_ROOT/var/lib/dpkg/$last
+[ -e "$file" ] || { echo "dpkg-query: no packages found matching $last" >&2; exit 1; }
+echo "$(cat "$file") ok installed"
+"""
+APT_MARK = """\
+#!/bin/sh
+case "$1" in hold) word=hold ;; unhold) word=install ;; *) exit 2 ;; esac
+echo "$word" > "$HOSTCHECK_ROOT/var/lib/dpkg/$2"
+"""
+CONTAINER_ID = "0123456789abcdef" * 4
+
+
+def crash_host(tree: Tree, kdump: bool = True, lockup: str = "0", panic: str = "0") -> Tree:
+    """Give the host the switches of a panic, and a crash kernel or not."""
+    tree.put("/proc/sys/kernel/hardlockup_panic", f"{lockup}\n")
+    tree.put("/proc/sys/kernel/panic", f"{panic}\n")
+    tree.put("/proc/sys/kernel/nmi_watchdog", "1\n")
+    tree.put("/proc/mounts", "sysfs /sys sysfs rw 0 0\n")
+    tree.put("/proc/self/mountinfo", "22 1 0:21 / /sys rw - sysfs sysfs rw\n")
+    tree.put("/sys/kernel/kexec_crash_loaded", f"{int(kdump)}\n")
+    return tree
+
+
+def memory_blocks(tree: Tree, count: int = 8, size: int = 2 << 30, available: int = 12 << 20) -> Tree:
+    """Give the host blocks of memory of `size` bytes, all on-line, and `available` KiB."""
+    base = "/sys/devices/system/memory"
+    tree.put(f"{base}/block_size_bytes", f"{size:x}\n")
+    for number in range(count):
+        tree.put(f"{base}/memory{number}/state", "online\n")
+        tree.put(f"{base}/memory{number}/removable", "1\n")
+        tree.put(f"{base}/memory{number}/valid_zones", "Normal\n")
+    tree.put("/proc/meminfo", f"MemTotal: {count * size >> 10} kB\nMemAvailable: {available} kB\nAnonPages: 1000 kB\n")
+    return tree
+
+
+def cgroup(tree: Tree, name: str, current: int = 100, peak: int = 200, swapped: int = 0) -> str:
+    """Give the host a cgroup below system.slice with its use in MiB; its folder."""
+    folder = f"/sys/fs/cgroup/system.slice/{name}"
+    tree.put("/sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids\n")
+    for file, value in (("current", current), ("peak", peak), ("swap.current", swapped)):
+        tree.put(f"{folder}/memory.{file}", f"{value << 20}\n")
+    for file in ("max", "swap.max"):
+        tree.put(f"{folder}/memory.{file}", "max\n")
+    return folder
+
+
+def unit(tree: Tree, name: str, start: str = "/usr/bin/true") -> None:
+    """Give the host a unit, and a systemd that answers for it."""
+    tree.put(f"/etc/systemd/system/{name}", f"[Service]\nExecStart={start}\n")
+    tree.path("/run/systemd/system").mkdir(parents=True, exist_ok=True)
+    tree.program("systemctl", SYSTEMCTL)
+
+
+def container(tree: Tree, name: str, memory: int = 400 << 20, swap: int = 800 << 20, running: bool = True) -> str:
+    """Give the host a docker with one container, limits in bytes; the folder of its cgroup."""
+    tree.program("docker", DOCKER)
+    tree.put(f"/containers/{name}", f"{str(running).lower()} {memory} {swap} {CONTAINER_ID}\n")
+    folder = cgroup(tree, f"docker-{CONTAINER_ID}.scope")
+    tree.put(f"{folder}/memory.max", f"{memory or 'max'}\n")
+    tree.put(f"{folder}/memory.swap.max", f"{swap - memory}\n" if memory else "max\n")
+    return folder
+
+
+def apt(tree: Tree, **packages: str) -> Tree:
+    """Give the host dpkg and packages, each with what dpkg is to do with it: install or hold."""
+    tree.program("dpkg-query", DPKG_QUERY)
+    tree.program("apt-mark", APT_MARK)
+    for name, word in packages.items():
+        tree.put(f"/var/lib/dpkg/{name.replace('_', '-')}", f"{word}\n")
+    return tree

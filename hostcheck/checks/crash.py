@@ -7,29 +7,11 @@ from collections.abc import Iterator
 from ..expectations import Expectation
 from ..findings import HOST, Finding, Status, check, need, unknown
 from ..onhost.gather import Facts
-from ..onhost.reader import Reading
+from ..onhost.readings.crash import captures
 from .presence import not_applicable
 
 # Each of these turns something that a host may survive into a panic.
 SURVIVABLE = ("hardlockup_panic", "softlockup_panic", "hung_task_panic")
-
-
-def captures(facts: Facts) -> tuple[list[str], list[Reading[object]]]:
-    """What is known to keep a crash, for a person, and what could not be read of it.
-
-    A mounted pstore that never held a record is no proof (it "was always empty" on the lab's hosts).
-    """
-    crash = facts.crash
-    found = []
-    if crash.kdump_loaded.value:
-        found.append("a crash kernel is loaded")
-    if crash.netconsole.value:
-        found.append(f"netconsole sends to {len(crash.netconsole.value)} target(s)")
-    kept = (*(crash.pstore_records.value or ()), *(crash.pstore_archive.value or ()))
-    if kept:
-        found.append(f"pstore has kept {len(kept)} record(s)")
-    readings = (crash.kdump_loaded, crash.netconsole, crash.pstore_records, crash.pstore_archive)
-    return found, [reading for reading in readings if reading.value is None]  # type: ignore[misc]
 
 
 @check("crash.policy", title="A stall that the host may survive does not become a freeze without a trace")
@@ -60,7 +42,7 @@ def policy(facts: Facts, expectation: Expectation, previous: Facts | None = None
         )
         return
     panic = need(sysctls.kernel__panic)
-    kept, missing = captures(facts)
+    kept, missing = captures(facts.crash)
     said = f"{', '.join(f'{name}={switch.value}' for name, switch in on.items())}, panic={panic}"
     source = next(iter(on.values())).source
     blind = set(on) == {"hardlockup_panic"} and sysctls.kernel__nmi_watchdog.value == 0

@@ -9,15 +9,11 @@ from ..findings import HOST, Finding, Status, Subject, check, need, unknown
 from ..onhost.gather import Facts
 from ..onhost.reader import Reading
 from ..onhost.readings.kernel_log import Event
-from ..onhost.readings.memory import Pressure
+from ..onhost.readings.memory import LARGE_KIB, Pressure, enough_kib
 from . import log
 from .gpu import is_virtual
 from .presence import no_card, not_applicable, not_before_start
 
-LARGE_KIB = 64 << 20  # own: between the lab's hosts with 15 GiB and with 128 GB
-SMALL_AVAILABLE_KIB = 9_216 << 10
-LARGE_AVAILABLE_KIB = 12_000_000
-AT_MOST = 0.6  # of the memory; 9,216 MiB are 59 % of the lab's small host
 USERS = "ps -eo pid,comm,rss --sort=-rss | head"
 
 
@@ -33,10 +29,7 @@ def gib(kib: int) -> str:
 def wanted_available(expectation: Expectation, total_kib: int) -> int:
     """KiB that should be available before a start."""
     declared = expectation.memory.available_mib
-    if declared is not None:
-        return declared << 10
-    figure = LARGE_AVAILABLE_KIB if total_kib >= LARGE_KIB else SMALL_AVAILABLE_KIB
-    return min(figure, int(total_kib * AT_MOST))
+    return declared << 10 if declared is not None else enough_kib(total_kib)
 
 
 @check("mem.available", title="Enough memory is available for a start")

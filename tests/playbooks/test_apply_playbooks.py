@@ -17,7 +17,21 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.settings_host import Tree, card, cpus, debian, kernel_install, nic, rhel
+from hostcheck.onhost.settings.catalogue import SETTINGS
+from tests.settings_host import (
+    Tree,
+    apt,
+    card,
+    cgroup,
+    cpus,
+    crash_host,
+    debian,
+    kernel_install,
+    memory_blocks,
+    nic,
+    rhel,
+    unit,
+)
 
 ROOT = Path(__file__).parents[2]
 PLAYBOOK = str(Path(sys.executable).parent / "ansible-playbook")
@@ -28,6 +42,14 @@ WISHES: dict[str, Any] = {
     "pcie_aspm": {"policy": "performance"},
     "gpu_runtime_pm": {"control": True, "runtime_auto": True},
     "collective_env": {"interface": {"mac": MAC}, "variables": {"CCL_ATL_TRANSPORT": "ofi"}, "units": ["vllm.service"]},
+}
+
+
+LIMITS: dict[str, Any] = {
+    "crash_policy": {"hardlockup_panic": True, "panic": 30},
+    "memory_fence": {"blocks": [5, 6]},
+    "container_memory": {"units": {"vllm.service": 300}},
+    "package_pins": {"names": ["linux-image-amd64"]},
 }
 
 
@@ -130,12 +152,41 @@ def test_check_apply_apply_drift_undo(tmp_path: Path, family: Callable[[Path], T
         assert recap(play.run("undo.yml"), "changed") == 0
 
 
+def test_crash_memory_limits_and_packages(tmp_path: Path) -> None:
+    tree = apt(memory_blocks(crash_host(Tree(tmp_path / "root"))), linux_image_amd64="install")
+    unit(tree, "vllm.service")
+    cgroup(tree, "vllm.service")
+    before = tree.snapshot()
+    play = Play(tmp_path, tree, LIMITS)
+    expect = yaml.safe_load(play.inventory.read_text())
+    expect["all"]["hosts"]["gpu-1"]["hostcheck_expect"]["memory"] = {"available_mib": 10_000}
+    play.inventory.write_text(yaml.safe_dump(expect))
+    refused = play.run("drift.yml")
+    assert refused.returncode == 2
+    assert "gpu-1 memory_fence: memory_fence.blocks: 2 blocks on-line are 4.0 GiB" in refused.stdout
+    assert "gpu-1 package_pins: DRIFT; live linux-image-amd64 free" in refused.stdout  # what follows is compared too
+    assert "differs in crash_policy, memory_fence, container_memory, package_pins" in refused.stdout
+
+    expect["all"]["hosts"]["gpu-1"]["hostcheck_expect"]["memory"] = {"available_mib": 4_000}
+    play.inventory.write_text(yaml.safe_dump(expect))
+    check = play.run("apply.yml", "--check", "--diff")
+    assert tree.snapshot() == before
+    run = play.run("apply.yml", "--diff")
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert recap(check, "changed") == recap(run, "changed") == len(LIMITS)
+    assert diffs(check) == diffs(run)
+    assert recap(play.run("apply.yml"), "changed") == 0
+    gone = play.run("undo.yml")
+    assert gone.returncode == 0, gone.stdout + gone.stderr
+    assert tree.snapshot() == before
+
+
 def test_nothing_declared_changes_nothing_and_lists_what_may_be(tmp_path: Path) -> None:
     tree = dressed(debian(tmp_path / "root"))
     before = tree.snapshot()
     run = Play(tmp_path, tree, {}).run("apply.yml")
     assert (run.returncode, recap(run, "changed")) == (0, 0), run.stdout
-    assert "host_packages, cpu_governor, kernel_arguments, pcie_aspm, gpu_runtime_pm, collective_env" in run.stdout
+    assert f"host_packages, {', '.join(SETTINGS)}" in run.stdout
     assert tree.snapshot() == before
 
 
@@ -259,13 +310,22 @@ def test_a_trial_is_made_permanent_only_when_the_audit_of_its_boot_passes(tmp_pa
 
 def test_every_role_is_documented() -> None:
     ran = subprocess.run(
-        [str(Path(PLAYBOOK).parent / "ansible-doc"), "-t", "role", "-r", str(ROOT / "roles"), "--json", *WISHES],
+        [
+            str(Path(PLAYBOOK).parent / "ansible-doc"),
+            "-t",
+            "role",
+            "-r",
+            str(ROOT / "roles"),
+            "--json",
+            *WISHES,
+            *LIMITS,
+        ],
         capture_output=True,
         text=True,
         env={**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")},
         check=True,
     )
     documented = json.loads(ran.stdout)
-    for name, wish in WISHES.items():
+    for name, wish in {**WISHES, **LIMITS}.items():
         options = documented[name]["entry_points"]["main"]["options"][name]["options"]
         assert set(wish) <= set(options)

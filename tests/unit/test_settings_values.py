@@ -428,6 +428,10 @@ WISHES: dict[str, dict[str, Any]] = {
         "units": ["a.service"],
         "link_name": "fabric0",
     },
+    "crash_policy": {"hardlockup_panic": True, "panic": 30},
+    "memory_fence": {"blocks": [5], "available_mib": 4096},
+    "container_memory": {"units": {"vllm.service": 0}, "containers": {"worker": 300}},
+    "package_pins": {"names": ["linux-firmware"]},
 }
 
 

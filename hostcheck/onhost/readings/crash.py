@@ -95,6 +95,24 @@ def read_netconsole(reader: Reader, command_line: Reading[str]) -> Reading[tuple
     return loaded.then(lambda _: tuple(found))
 
 
+def captures(crash: Crash) -> tuple[list[str], list[Reading[object]]]:
+    """What is known to keep a crash, for a person, and what could not be read of it.
+
+    A crash kernel counts once it is loaded: memory reserved by ``crashkernel=`` alone keeps nothing. A registered
+    pstore that never held a record is no proof either (it "was always empty" on the lab's hosts).
+    """
+    found = []
+    if crash.kdump_loaded.value:
+        found.append("a crash kernel is loaded")
+    if crash.netconsole.value:
+        found.append(f"netconsole sends to {len(crash.netconsole.value)} target(s)")
+    kept = (*(crash.pstore_records.value or ()), *(crash.pstore_archive.value or ()))
+    if kept:
+        found.append(f"pstore has kept {len(kept)} record(s)")
+    readings = (crash.kdump_loaded, crash.netconsole, crash.pstore_records, crash.pstore_archive)
+    return found, [reading for reading in readings if reading.value is None]  # type: ignore[misc]
+
+
 def read(reader: Reader) -> Crash:
     command_line = reader.text("/proc/cmdline")
     kexec = reader.line(KEXEC)

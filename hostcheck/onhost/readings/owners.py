@@ -170,6 +170,16 @@ SETTINGS: dict[str, Setting] = {
             Tool("thermald", ("thermald.service",)),
         ),
     ),
+    "crash_policy": Setting(  # sysctl.d has a reading of its own, sysctls.assignments
+        written=r"\bkernel[./](?:hardlockup_)?panic\b",
+        words=r"-?\d+",
+        tuned=r"^\s*kernel\.(?:hardlockup_)?panic\s*=\s*([^#]*?)\s*$",
+    ),
+    "memory_fence": Setting(
+        written=r"/devices/system/memory/memory\S*/state",
+        words=r"offline|online(?:_movable|_kernel)?",
+        tuned=r"^\s*/sys/devices/system/memory/memory\S*/state\s*=\s*([^#]*?)\s*$",
+    ),
 }
 
 

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from ..reader import Reader, Reading
 
 FOLDER = "/proc/sys"
+# In the order of their rank: a file hides those of the same name in the folders after it (sysctl.d(5)).
+FILES = ("/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d", "/usr/lib/sysctl.d", "/lib/sysctl.d")
+LAST_FILE = "/etc/sysctl.conf"  # procps takes it last; systemd takes it where a link in sysctl.d leads to it
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,62 @@ def parse_number(text: str) -> int:
     if not re.fullmatch(r"-?[0-9]{1,18}", text.strip()):
         raise ValueError(f"expected a number, got {text!r}")
     return int(text)
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A line of a file that sets a switch at every boot. name: e.g. ``kernel.panic``. where: ``file:line``."""
+
+    name: str
+    value: str
+    where: str
+
+    @property
+    def file(self) -> str:
+        """The file without the line."""
+        return self.where.rpartition(":")[0]
+
+
+def parse_assignments(text: str) -> tuple[tuple[int, str, str], ...]:
+    """Return (line number from 1, name with dots, value) of every assignment of a file of sysctl.d.
+
+    >>> parse_assignments("# no\\n-kernel/panic = 30\\n")
+    ((2, 'kernel.panic', '30'),)
+    """
+    found = []
+    for number, line in enumerate(text.split("\n"), 1):
+        match = re.match(r"\s*-?\s*([\w./-]+)\s*=\s*(.*?)\s*$", line)
+        if match:
+            found.append((number, match.group(1).replace("/", "."), match.group(2)))
+    return tuple(found)
+
+
+def assignments(reader: Reader, names: tuple[str, ...]) -> Reading[tuple[Assignment, ...]]:
+    """Every line that sets one of the switches at boot, in the order of the files: the last one wins."""
+    paths: dict[str, str] = {}
+    for folder in FILES:
+        listed = reader.names(folder)
+        if listed.unread not in (None, "absent"):
+            return listed.then(lambda _: ())
+        for name in listed.value or ():
+            if name.endswith(".conf"):
+                paths.setdefault(name, f"{folder}/{name}")
+    found: list[Assignment] = []
+    seen: set[str] = set()
+    for path in (*(paths[name] for name in sorted(paths)), LAST_FILE):
+        real = reader.resolve(path).value or path
+        text = reader.text(path)
+        if real in seen or text.unread == "absent" or (text.unread == "io" and not text.detail.startswith("E")):
+            continue  # a link to /dev/null hides a file: "is not a regular file"
+        if text.value is None:
+            return text.then(lambda _: ())
+        seen.add(real)
+        found += [
+            Assignment(name, value, f"{path}:{line}")
+            for line, name, value in parse_assignments(text.value)
+            if name in names
+        ]
+    return Reading(tuple(found), FILES[0])
 
 
 def path_of(name: str) -> str:

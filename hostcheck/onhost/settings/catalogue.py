@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from . import collective_env, cpu_governor, gpu_runtime_pm, kernel_arguments, pcie_aspm
+from . import (
+    collective_env,
+    container_memory,
+    cpu_governor,
+    crash_policy,
+    gpu_runtime_pm,
+    kernel_arguments,
+    memory_fence,
+    package_pins,
+    pcie_aspm,
+)
 from .engine import Setting
 
 # In the order in which they are applied: kernel_arguments may take away what pcie_aspm refuses to stand beside.
@@ -14,5 +24,9 @@ SETTINGS: dict[str, Setting] = {
         pcie_aspm.SETTING,
         gpu_runtime_pm.SETTING,
         collective_env.SETTING,
+        crash_policy.SETTING,
+        memory_fence.SETTING,
+        container_memory.SETTING,
+        package_pins.SETTING,
     )
 }

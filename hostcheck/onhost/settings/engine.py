@@ -68,10 +68,12 @@ class Thing:
     """One thing on a host that has a value. Values are plain data, so that they can stand in a record.
 
     key: its path or name. finish: commands that make a new value count; each runs once after all writes.
+    goes_on: a write of it that is refused does not keep the other things from being written.
     """
 
     kind: ClassVar[str] = ""
     first_in_undo: ClassVar[bool] = False
+    goes_on: ClassVar[bool] = False
 
     key: str
     finish: tuple[Command, ...] = ()
@@ -162,7 +164,7 @@ class OwnedFile(Thing):
 
 @dataclass(frozen=True)
 class Value(Thing):
-    """A one-value file of sysfs."""
+    """A one-value file of sysfs or of /proc/sys."""
 
     kind = "value"
 
@@ -471,17 +473,26 @@ def _folders(host: Host, steps: Sequence[Step], setting: Setting) -> list[str]:
 
 def _make(host: Host, steps: Sequence[Step], record: Record, result: Result) -> None:
     """Make the steps, finish them and read every one back. Raises Failed."""
+    refused: list[str] = []
     for step in steps:
         if not step.own:
             continue
         if step.after is not None and isinstance(step.thing, OwnedFile):
             host.writer.make_folders(step.thing.key)
-        step.thing.write(host, step.after)
+        try:
+            step.thing.write(host, step.after)
+        except Failed as error:
+            if not step.thing.goes_on:
+                raise
+            refused.append(str(error))
+            continue
         result.changed = True
         result.done.append(step.thing.key)
     for command in list(record.finish):
         _finish(host, command)
         result.changed = True
+    if refused:
+        raise Failed("; ".join(refused))
     for step in steps:
         now = step.thing.read(host)
         if not step.thing.same(now, step.after):
@@ -608,7 +619,7 @@ def _go_back(host: Host, record: Record, steps: Sequence[Step], kept: list[Item]
         record.save(host)
         _make(host, steps, record, result)
         for path in (*(item.thing.key for item in record.items), state_path(record.setting)):
-            if path.startswith("/") and not path.startswith("/sys/"):
+            if path.startswith("/") and not path.startswith(("/sys/", "/proc/")):
                 host.writer.tidy(path)
         record.items, record.finish, record.extra = kept, [], {}
         for folder in sorted(record.folders, key=len, reverse=True):
