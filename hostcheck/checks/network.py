@@ -41,7 +41,7 @@ class Place:
     """One network: of the host, or of a container. carriers: by name; empty where only names are known.
 
     hidden: the variables of a process in it that could not be read, or None. declared: name of the declared interface,
-    now and from the next boot on; () where none is declared or found.
+    now and from the next boot on; None where none is declared or found.
     """
 
     label: str
@@ -50,7 +50,7 @@ class Place:
     pins: list[Named] = field(default_factory=list)
     source: str = ""
     hidden: Reading[dict[str, str]] | None = None
-    declared: tuple[str, str] | tuple[()] = ()
+    declared: tuple[str, str] | None = None
 
 
 def taken(variable: str, value: str, names: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -140,13 +140,11 @@ def declare(host: Place, interfaces: Reading[tuple[Interface, ...]], wanted: Col
     if wanted.interface is None:
         return
     way, given = wanted.interface.named
-    if way == "name":
-        host.pins.append(Named("interface", given, DECLARED))
     what = checked(way, given)
     subject = Subject("interface", what)
+    if way == "name" or interfaces.value is None:
+        host.pins.append(Named("interface" if way == "name" else f"interface by {way}", what, DECLARED))
     if interfaces.value is None:
-        if way != "name":
-            yield unknown("net.iface", interfaces, subject)
         return
     said = meant(interfaces.value, way, what)
     if said.interface is not None:
@@ -154,7 +152,7 @@ def declare(host: Place, interfaces: Reading[tuple[Interface, ...]], wanted: Col
         if way != "name":
             host.pins.append(Named(f"interface by {way} {what}", said.interface.name, DECLARED))
     elif way == "name":
-        pass  # judged as any other name
+        return  # judged as any other name
     elif said.unread is not None:
         yield unknown("net.iface", said.unread, subject)
     elif _taken_out(way, what, interfaces.value):
@@ -183,7 +181,7 @@ def _taken_out(way: str, what: str, interfaces: Iterable[Interface]) -> bool:
 
 def drifted(place: Place, pin: Named) -> str:
     """What is wrong with a line of the role's own file beside the declared interface, "" when nothing is."""
-    if not place.declared or pin.variable not in BOTH or pin.where.rpartition(":")[0] != COLLECTIVE:
+    if place.declared is None or pin.variable not in BOTH or pin.where.rpartition(":")[0] != COLLECTIVE:
         return ""
     now, wanted = place.declared
     return "" if pin.value in (now, wanted) else f"the declared interface is {now}"
@@ -207,14 +205,14 @@ def problem(place: Place, pin: Named) -> tuple[str, Reading[bool] | None]:
 def _next(facts: Facts, place: Place, pins: list[Named]) -> str:
     routes = [name for name in facts.network.default_route.value or () if name in place.names]
     alive = [name for name, carrier in place.carriers.items() if carrier.value and name != "lo"]
-    better = next(iter((*routes, *alive)), "lo")
+    better = place.declared[0] if place.declared else next(iter((*routes, *alive)), "lo")
     pin = pins[0]
-    if place.declared:
-        return APPLY
     file = pin.where.rpartition(":")[0]
     if file.startswith("/") and file != COLLECTIVE:
         return f"sudoedit {shlex.quote(file)}  # {'needs' if pin.variable == BINDS else f'{pin.variable}='}{better}"
-    return f"{APPLY}  # settings.collective_env.interface: name: {better}, or the mac of one"
+    return (
+        APPLY if place.declared else f"{APPLY}  # settings.collective_env.interface: name: {better}, or the mac of one"
+    )
 
 
 def _judged(facts: Facts, place: Place) -> Iterator[Finding]:
@@ -237,7 +235,7 @@ def _judged(facts: Facts, place: Place) -> Iterator[Finding]:
                 Status.fail,
                 seen=f"{', '.join(str(pin) for pin, _ in wrong)}: {wrong[0][1]}; there are {listed(place.names)}",
                 wanted=f"{place.declared[1]}, as declared"
-                if drifted(place, wrong[0][0])
+                if place.declared and drifted(place, wrong[0][0])
                 else "an interface that exists and has a carrier",
                 source=place.source,
                 next_step=_next(facts, place, [pin for pin, _ in wrong]),
@@ -318,7 +316,8 @@ def iface(facts: Facts, expectation: Expectation, previous: Facts | None = None)
     Why: names of interfaces change with a new card (systemd#33347), and a pin to the old one ends every start. A pin is
     judged where it acts: a look at the host is green while the container has eth1. With nothing set oneCCL takes the
     first interface whose name has no ``lo`` in it; with none (oneCCL#157) it fails, with some twenty (oneCCL#209) it
-    hung. CCL_KVS_IFACE is compared as a part of the name.
+    hung. CCL_KVS_IFACE is compared as a part of the name. A declared interface is looked for by its name, MAC, address
+    or subnet as the role does; where the role's file names another one by now, jobs take another one or none.
     """
     network = facts.network
     host, others, unread = places(facts, expectation)
@@ -335,6 +334,7 @@ def iface(facts: Facts, expectation: Expectation, previous: Facts | None = None)
     pinned = [pin for pin in host.pins if pin.where != DECLARED]
     if network.interfaces.value is None and host.pins:
         yield unknown("net.iface", network.interfaces)
+        return
     if any(pin.variable == KVS for pin in pinned) or host.hidden is not None:
         return
     gpus, refused = facts.pcie.gpus, network.pins_unread
@@ -345,8 +345,7 @@ def iface(facts: Facts, expectation: Expectation, previous: Facts | None = None)
         if not pinned:
             yield not_applicable("net.iface", seen, network.pins.source)
     elif network.interfaces.value is None:
-        if not pinned:
-            yield unknown("net.iface", network.interfaces)
+        yield unknown("net.iface", network.interfaces)
     elif refused.value is None:
         yield unknown("net.iface", refused)
     elif refused.value:

@@ -16,6 +16,8 @@ from .reader import Reader
 from .readings import network, next_boot, owners
 
 REMOVED = "[removed]"
+NETS = ("192.0.2", "198.51.100", "203.0.113")  # the networks for documentation, RFC 5737
+STAND_INS = tuple(ipaddress.ip_network(text) for text in (*(f"{net}.0/24" for net in NETS), "2001:db8::/32"))
 HEX = "0-9A-Fa-f"
 UUID = re.compile(rf"(?<![\w-])(?:[{HEX}]{{8}}-(?:[{HEX}]{{4}}-){{3}}[{HEX}]{{12}}|[{HEX}]{{32}})(?![\w-])")
 MAC = re.compile(rf"(?<![\w:.-])(?:[{HEX}]{{2}}[:-]){{5,19}}[{HEX}]{{2}}(?![\w:-])")
@@ -90,7 +92,7 @@ class Redactor:
         if address.is_loopback or address.is_unspecified or match.group().startswith("255."):
             return match.group()
         number = self._number("ipv4", match.group())
-        net = ("192.0.2", "198.51.100", "203.0.113")[min(number // 254, 2)]  # the networks for documentation, RFC 5737
+        net = NETS[min(number // 254, 2)]
         return f"{net}.{number % 254 or 254}"
 
     def _ipv6(self, match: re.Match[str]) -> str:
@@ -158,6 +160,21 @@ class Redactor:
         ]
         document = {**recording, "files": files, "samples": samples}
         return {key: self.plain(value) if key in (*PARTS, "samples") else value for key, value in document.items()}
+
+
+def is_stand_in(text: str) -> bool:
+    """Does a MAC or IP address stand for one that was taken out? (A real one may look the same.)
+
+    >>> [is_stand_in(text) for text in ("02:00:00:00:01:0a", "198.51.100.7", "2001:db8::3", "52:54:00:00:01:0a")]
+    [True, True, True, False]
+    """
+    if re.fullmatch(rf"02(?::00){{3,}}(?::[{HEX}]{{2}}){{2}}", text):
+        return True
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return any(address in network for network in STAND_INS)
 
 
 def _name_pattern(name: str) -> re.Pattern[str]:

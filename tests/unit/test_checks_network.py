@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import json
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from hostcheck.checks import network
 from hostcheck.findings import Finding
+from hostcheck.onhost.redact import Redactor
 from tests import replay
 
 HOST = "four-card-gen4"
@@ -117,6 +119,108 @@ def test_a_declared_interface() -> None:
     assert said({"files": interface("fabric0")}, wish) == [("fabric0", "ok"), ("host", "ok")]
     variables = {"settings": {"collective_env": {"variables": {"GLOO_SOCKET_IFNAME": "eth7", "CCL_LOG_LEVEL": "info"}}}}
     assert said({}, variables) == [("eth7", "fail"), ("host", "ok")]
+
+
+MAC, OTHER = "52:54:00:00:01:01", "52:54:00:00:01:02"
+
+
+def wish(**interface: str) -> dict[str, Any]:
+    return {"settings": {"collective_env": {"interface": interface}}}
+
+
+def two(env: str = "", **addresses: Any) -> dict[str, Any]:
+    """A change that leaves the host eth1 and eth2, with those MACs and addresses (family, text)."""
+    files: dict[str, Any] = {f"{NET}/eth{number}/address": f"{mac}\n" for number, mac in ((1, MAC), (2, OTHER))}
+    files |= {**interface("eth1"), **interface("eth2")} | ({ENV: env} if env else {})
+    known = {"lo": [[2, "127.0.0.1"]], "eth1": [[2, "10.1.0.7"], [17, MAC]], "eth2": [[2, "192.168.3.4"], [17, OTHER]]}
+    return {"remove": [f"{NET}/eno1"], "files": files, "calls": {"psutil.net_if_addrs": {**known, **addresses}}}
+
+
+WAYS = [
+    {"name": "eth1"},
+    {"mac": MAC},
+    {"mac": MAC.upper().replace(":", "-")},
+    {"address": "10.1.0.7"},
+    {"subnet": "10.1.0.9/16"},
+]
+
+
+@pytest.mark.parametrize("interface", WAYS)
+def test_a_declared_interface_is_found_as_the_role_finds_it(interface: dict[str, str]) -> None:
+    assert said(two(), wish(**interface)) == [("eth1", "ok"), ("host", "ok")]
+    assert said(two("CCL_KVS_IFACE=eth1\nFI_TCP_IFACE=eth1\n"), wish(**interface)) == [("eth1", "ok")]
+    # a card more, and the names have moved: the one of the file exists, and is another one
+    moved = {OTHER: "eth1", MAC: "eth2"}
+    files = {f"{NET}/{name}/address": f"{mac}\n" for mac, name in moved.items()}
+    addresses = {"eth1": [[2, "192.168.3.4"]], "eth2": [[2, "10.1.0.7"]]}
+    change = two("CCL_KVS_IFACE=eth1\nFI_TCP_IFACE=eth1\n", **addresses)
+    change["files"] |= files
+    if "name" not in interface:
+        assert said(change, wish(**interface)) == [("eth1", "fail"), ("eth2", "ok")]
+        (found,) = [one for one in judged(change, wish(**interface)) if one.status.value == "fail"]
+        assert "the declared interface is eth2" in found.seen
+        assert (found.wanted, found.next_step) == ("eth2, as declared", network.APPLY)
+
+
+@pytest.mark.parametrize(
+    ("interface", "text"),
+    [
+        ({"mac": "52:54:00:00:09:09"}, "no interface has it"),
+        ({"address": "10.9.9.9"}, "no interface has it"),
+        ({"subnet": "0.0.0.0/0"}, "3 interfaces have it (eth1, eth2, lo)"),
+        ({"address": "127.0.0.1"}, "is the loopback"),
+    ],
+)
+def test_a_declaration_that_stands_for_no_interface(interface: dict[str, str], text: str) -> None:
+    (found,) = [one for one in judged(two(), wish(**interface)) if one.subject.name != "host"]
+    assert (found.status.value, text in found.seen) == ("fail", True)
+    assert "eth1, eth2" in found.seen
+
+
+def test_a_declared_interface_without_carrier_fails_by_any_name() -> None:
+    change = two()
+    change["files"] |= interface("eth1", "0\n")
+    for way in WAYS:
+        (found,) = [one for one in judged(change, wish(**way)) if one.subject.name != "host"]
+        assert (found.status.value, "no carrier" in found.seen) == ("fail", True), way
+    change["files"] |= interface("eth1", {"error": "EACCES"})
+    for way in WAYS:
+        (found,) = [one for one in judged(change, wish(**way)) if one.subject.name != "host"]
+        assert found.status.value == "unknown", way
+
+
+def test_a_declaration_that_cannot_be_looked_up_is_unknown() -> None:
+    change = two()
+    change["calls"] = {"psutil.net_if_addrs": None}
+    assert said(change, wish(mac=MAC)) == [("eth1", "ok"), ("host", "ok")]
+    assert said(change, wish(subnet="10.1.0.0/16")) == [("10.1.0.0/16", "unknown"), ("host", "ok")]
+    listed = [{"ifname": "eth1", "addr_info": [{"local": "10.1.0.7"}]}]
+    change["commands"] = {"ip -j address show": {"rc": 0, "stdout": json.dumps(listed), "stderr": ""}}
+    assert said(change, wish(subnet="10.1.0.0/16")) == [("eth1", "ok"), ("host", "ok")]
+    change["files"][f"{NET}/eth1/address"] = {"error": "EACCES"}
+    assert said({**change, "commands": {}}, wish(mac=MAC)) == [(MAC, "unknown"), ("host", "ok")]
+    refused = {"files": {NET: {"error": "EACCES"}}, "calls": {"psutil.net_if_addrs": None}}
+    for host in (HOST, "intel-hybrid"):
+        for way in WAYS:
+            assert said(refused, wish(**way), host) == [("host", "unknown")], (host, way)
+
+
+def test_a_vlan_on_the_declared_card_is_not_the_card() -> None:
+    change = two()
+    change["files"] |= {**interface("vlan7"), f"{NET}/vlan7/address": f"{MAC}\n"}
+    change["links"] = {f"{NET}/eth1/device": "../../../0000:61:00.0"}
+    assert said(change, wish(mac=MAC)) == [("eth1", "ok"), ("host", "ok")]
+
+
+def test_a_declaration_is_not_held_against_a_recording_without_addresses() -> None:
+    """What was taken out of a recording cannot match; that is no missing interface."""
+    change = two()
+    change["files"] |= {f"{NET}/eth{number}/address": f"{mac}\n" for number, mac in ((1, MAC), (2, OTHER))}
+    shared = Redactor().recording(replay.changed(replay.host(HOST), change))
+    for way in ({"mac": MAC}, {"address": "10.1.0.7"}, {"subnet": "10.1.0.0/16"}):
+        report = replay.report(shared, wish(**way))
+        (found,) = [one for one in report.findings if one.id == "net.iface" and one.subject.name != "host"]
+        assert (found.status.value, "taken out" in found.seen) == ("unknown", True), way
 
 
 # -- nothing is set ------------------------------------------------------------------------------------

@@ -155,7 +155,7 @@ def test_random_text_is_a_value_or_a_value_error(parse: Any, text: str) -> None:
     )
 )
 def test_random_data_of_psutil(data: Any) -> None:
-    for parse in (network.parse_addressed, network.parse_up):
+    for parse in (network.parse_links, network.parse_up):
         try:
             parse(data)
         except ValueError:

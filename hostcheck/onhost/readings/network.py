@@ -6,6 +6,8 @@ sets it. Of those places only the lines with a pin are kept: the rest of an envi
 
 from __future__ import annotations
 
+import ipaddress
+import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -37,6 +39,9 @@ RUNS = re.compile(r"\b(?:docker|podman|nerdctl)\b.*?\b(?:run|create)\b")
 HOST_NETWORK = re.compile(r"--net(?:work)?[= ]host\b")
 QUADLET_HOST = re.compile(r"^[ \t]*Network[ \t]*=[ \t]*host[ \t]*$", re.MULTILINE)
 BINDS = "BindsTo"
+IP = ("ip", "-j", "address", "show")
+AF_PACKET = 17  # of Linux; psutil lists the MAC address under it
+NOT_ASKED: Reading[Any] = Reading.no("not_asked", "this read is of an older version, which did not keep it")
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,8 @@ class Interface:
 
     index: the kernel's number, -1 unknown; libraries that take the first one go by it. carrier: False as well where the
     interface is down. virtual: no device below it. bdf: of that device, ``""`` when there is none on PCI.
-    addressed: has it an address? None where addresses could not be read.
+    addressed: has it an address? None where addresses could not be read. mac: in lower case, ``""`` where it has none.
+    addresses: IPv4 and IPv6, without their prefix length. master: is it a part of a bond, a team or a bridge?
     """
 
     name: str
@@ -54,6 +60,25 @@ class Interface:
     virtual: bool
     bdf: str
     addressed: bool | None
+    mac: Reading[str] = NOT_ASKED
+    addresses: Reading[tuple[str, ...]] = NOT_ASKED
+    master: bool = False
+
+    def __str__(self) -> str:
+        carrier = {True: "carrier", False: "no carrier", None: "carrier not read"}[self.carrier.value]
+        return f"{self.name} ({', '.join([self.mac.value or 'no MAC', carrier, *(self.addresses.value or ())])})"
+
+
+@dataclass(frozen=True)
+class Meant:
+    """The interface that a declaration stands for. wrong: why there is none that could be used, ``""`` when there is.
+
+    unread: what could not be read and would have to be, to tell.
+    """
+
+    interface: Interface | None = None
+    wrong: str = ""
+    unread: Reading[Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -176,17 +201,86 @@ def parse_up(data: Any) -> dict[str, bool]:
     return {str(name): bool(first(entry, "isup")) for name, entry in data.items()}
 
 
-def parse_addressed(data: Any) -> dict[str, bool]:
-    """Return, by interface, whether psutil.net_if_addrs lists an IPv4 or IPv6 address of it.
+def parse_links(data: Any) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """MAC and IP addresses by interface, of ``psutil.net_if_addrs`` or of what ``ip -j address show`` prints.
 
-    >>> parse_addressed({"lo": [[2, "127.0.0.1", None, None, None]], "eth1": [[17, "02:00:00:00:00:01"]]})
-    {'lo': True, 'eth1': False}
+    >>> parse_links([{"ifname": "lo", "address": "00:00:00:00:00:00", "addr_info": [{"local": "127.0.0.1"}]}])
+    {'lo': ('00:00:00:00:00:00', ('127.0.0.1',))}
+    >>> parse_links({"eth1": [[10, "fe80::1%eth1"], [17, "52:54:00:00:00:01"]]})
+    {'eth1': ('52:54:00:00:00:01', ('fe80::1',))}
 
-    Families are those of Linux: 2 is AF_INET, 10 is AF_INET6. Raises ValueError for data of another form.
+    Raises ValueError for data of another form.
     """
-    if not isinstance(data, dict) or not all(isinstance(entries, list) for entries in data.values()):
-        raise ValueError(f"expected addresses by interface, got {data!r:.80}")
-    return {str(name): any(first(entry, "family") in (2, 10) for entry in entries) for name, entries in data.items()}
+    if not isinstance(data, (dict, list)):
+        raise ValueError(f"interfaces and addresses expected, got {data!r:.120}")
+    found: dict[str, tuple[str, tuple[str, ...]]] = {}
+    try:
+        if isinstance(data, dict):
+            for name, entries in data.items():
+                both = [(first(one, "family"), one["address"] if isinstance(one, dict) else one[1]) for one in entries]
+                macs = [str(text) for family, text in both if family == AF_PACKET]
+                found[str(name)] = ((macs or [""])[0].lower(), _addresses(text for _, text in both))
+        else:
+            for one in data:
+                if "ifname" in one:
+                    texts = (info["local"] for info in one.get("addr_info", []) if "local" in info)
+                    found[str(one["ifname"])] = (str(one.get("address", "")).lower(), _addresses(texts))
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise ValueError(f"interfaces and addresses expected, got {data!r:.120}") from error
+    return found
+
+
+def _addresses(texts: Iterable[Any]) -> tuple[str, ...]:
+    """Those of the texts that are IP addresses."""
+    kept = []
+    for text in texts:
+        try:
+            kept.append(str(ipaddress.ip_address(str(text).partition("%")[0])))
+        except ValueError:
+            continue  # psutil lists the MAC address among them
+    return tuple(kept)
+
+
+def parse_mac(text: str) -> str:
+    """Return a hardware address in lower case; ``""`` is that of an interface that has none. Raises ValueError.
+
+    >>> parse_mac("52:54:00:AA:00:01\\n"), parse_mac("\\n")
+    ('52:54:00:aa:00:01', '')
+    """
+    found = text.strip().lower()
+    if found and not re.fullmatch(r"[0-9a-f]{2}(?::[0-9a-f]{2})*", found):
+        raise ValueError(f"expected a hardware address, got {text!r:.80}")
+    return found
+
+
+def meant(interfaces: Iterable[Interface], way: str, what: str) -> Meant:
+    """The interface that is meant by its ``name``, ``mac``, ``address`` or ``subnet``: one, up, and not by chance lo.
+
+    The role and the check both ask here, so that they cannot disagree. what: in the form of `collective_env.checked`.
+    """
+    all_of = tuple(interfaces)
+    unread: Reading[Any] | None = None
+    if way == "name":
+        found = [one for one in all_of if one.name == what]
+    elif way == "mac":
+        found = [one for one in all_of if one.mac.value == what and not one.master]
+        found = [one for one in found if not one.virtual] or found  # a VLAN or bridge has the MAC of what is below it
+        unread = next((one.mac for one in all_of if one.mac.value is None), None)
+    else:
+        net = ipaddress.ip_network(what)  # an address is a network of one
+        found = [one for one in all_of if any(ipaddress.ip_address(text) in net for text in one.addresses.value or ())]
+        unread = next((one.addresses for one in all_of if one.addresses.value is None), None)
+    if not found and unread is not None:
+        return Meant(unread=unread)
+    if len(found) != 1:
+        many = f"{len(found)} interfaces have it ({', '.join(one.name for one in found)})"
+        return Meant(wrong=f"{way} {what}: {many if found else 'no interface has it'}")
+    one = found[0]
+    if one.name == "lo":
+        return Meant(one) if way == "name" else Meant(wrong=f"{way} {what} is the loopback; to mean it, say name: lo")
+    if one.carrier.value is None:
+        return Meant(unread=one.carrier)
+    return Meant(one) if one.carrier.value else Meant(wrong=f"{way} {what}: {one.name} has no carrier")
 
 
 def pins_of(line: str) -> Iterator[tuple[str, str]]:
@@ -433,14 +527,41 @@ def read_carrier(reader: Reader, path: str) -> Reading[bool]:
     return found if carrier.unread is None else found.or_(reader.line(f"{path}/operstate").then(parse_state))
 
 
+def read_links(reader: Reader) -> Reading[dict[str, tuple[str, tuple[str, ...]]]]:
+    """MAC and IP addresses by interface, of psutil, else of ``ip``."""
+    links = reader.call("psutil.net_if_addrs").then(parse_links)
+    return links if links.value is not None else links.or_(reader.output(IP).then(_json).then(parse_links))
+
+
+def _json(text: str) -> Any:
+    return json.loads(text)
+
+
 def read_interfaces(reader: Reader) -> Reading[tuple[Interface, ...]]:
-    addressed = reader.call("psutil.net_if_addrs").then(parse_addressed).value
+    links = read_links(reader)
+    known = links.value or {}
+
+    def addresses(name: str) -> Reading[tuple[str, ...]]:
+        return links.then(lambda _: known[name][1] if name in known else ())
+
+    def addressed(name: str) -> bool | None:
+        return bool(known[name][1]) if name in known else None
+
     listed = reader.names(NET)
-    if listed.value is None and addressed is not None:  # no sysfs, as in some containers
+    if listed.value is None and known:  # no sysfs, as in some containers
         up = reader.call("psutil.net_if_stats").then(parse_up)
         return up.then(
             lambda states: tuple(
-                Interface(name, -1, Reading(states[name], up.source), False, "", addressed.get(name))
+                Interface(
+                    name,
+                    -1,
+                    Reading(states[name], up.source),
+                    False,
+                    "",
+                    addressed(name),
+                    links.then(lambda _, own=name: known.get(own, ("",))[0]),  # type: ignore[misc]
+                    addresses(name),
+                )
                 for name in sorted(states)
             )
         )
@@ -449,9 +570,10 @@ def read_interfaces(reader: Reader) -> Reading[tuple[Interface, ...]]:
         path = f"{NET}/{name}"
         if reader.link(path).value is None and reader.names(path).value is None:
             continue  # bonding_masters is a file
-        virtual = reader.link(f"{path}/device").value is None
+        virtual = reader.link(f"{path}/device").value is None and reader.names(f"{path}/device").value is None
         place = [] if virtual else BDF.findall((reader.resolve(f"{path}/device").value or "").lower())
         index = reader.line(f"{path}/ifindex").then(parse_index).value
+        mac = reader.line(f"{path}/address").then(parse_mac)
         found.append(
             Interface(
                 name,
@@ -459,7 +581,10 @@ def read_interfaces(reader: Reader) -> Reading[tuple[Interface, ...]]:
                 read_carrier(reader, path),
                 virtual,
                 place[-1] if place else "",
-                None if addressed is None else addressed.get(name),
+                addressed(name),
+                mac if name not in known or mac.value is not None else Reading(known[name][0], links.source),
+                addresses(name),
+                reader.link(f"{path}/master").value is not None,
             )
         )
     return listed.then(lambda _: tuple(found))
