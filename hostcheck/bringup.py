@@ -127,7 +127,7 @@ def _change(folder: Path, change: Callable[[Run], None], fresh: Run | None = Non
         if run is None:
             raise NotYet(f"{folder / FILE}: no such run; a bring-up begins with the step begin")
         change(run)
-        store.write(folder / FILE, json.dumps(run.model_dump(by_alias=True), indent=1, sort_keys=True) + "\n")
+        store.write(folder / FILE, json.dumps(run.model_dump(by_alias=True), indent=1) + "\n")
     return run
 
 
