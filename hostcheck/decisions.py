@@ -51,7 +51,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
     Symptom(
         "A start with four cards stops at oneCCL's topology warning while the GuC resets again and again",
         "GuC firmware older than the driver wants, or a driver that is wedged already",
-        ("fw.guc", "gpu.fault", "gpu.wedged", "boot.firmware"),
+        ("fw.guc", "gpu.fault", "gpu.wedged", "gpu.module_users", "boot.firmware"),
         "install the release that the driver names, rebuild the initrd, reboot; never a build posted for tests",
         "hang stall start ccl guc reset engine firmware",
     ),
@@ -72,7 +72,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
     Symptom(
         "The model does not fit, or the cache for keys and values is small",
         "memory of the card is not in reach, or ECC takes its part",
-        ("rebar", "gpu.enumeration", "tool.xpu_smi", "mem.driver_held"),
+        ("rebar", "gpu.vram_used", "gpu.enumeration", "tool.xpu_smi", "mem.driver_held"),
         "xpu-smi config -d 0 shows current and pending ECC: both have to be off, which takes a reboot",
         "vram out of memory oom kv cache ecc",
     ),

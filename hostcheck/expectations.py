@@ -143,12 +143,14 @@ class GpuLimits(Model):
 
     max_clock, min_clock: MHz of the main clock domain; power_cap: W of the whole card (a B70 takes 160 to 290 W, public
     power study, arc-host-facts A.1). temperature_margin: degrees that a sensor must stay below its own limit (own: 0).
+    vram_used_mib: of a card that nobody holds, before a start (the lab's gate, lab-host-facts 4.2).
     """
 
     max_clock: int | None = Field(default=None, gt=0)
     min_clock: int | None = Field(default=None, gt=0)
     power_cap: float | None = Field(default=None, gt=0)
     temperature_margin: float = Field(default=0.0, ge=0)
+    vram_used_mib: int = Field(default=256, ge=0)
 
 
 class Runtime(Model):
@@ -302,6 +304,7 @@ class Expectation(Model):
     """What a class of hosts should be; the content of ``hostcheck_expect`` and of an expectation file.
 
     required: ids (``*`` allowed) that must not be unknown; None: `REQUIRED_WITH_GPU` when a GPU is present or expected.
+    module_parameters: by driver, values of its parameters as /sys/module shows them, e.g. ``{xe: {probe_display: "N"}}``.
     boost_off_reason: why this host runs without boost on purpose; turns `cpu.boost` from `warn` into `info`.
     slot_link: the link that a slot can give, by the BDF of the card's uplink or of the port above it.
     pythons: interpreters or environments of this host whose torch is looked up, besides the usual places.
@@ -312,6 +315,7 @@ class Expectation(Model):
     guc: Guc = Guc()
     aer: Aer = Aer()
     gpu_limits: GpuLimits = GpuLimits()
+    module_parameters: dict[Literal["xe", "i915"], dict[str, str]] = Field(default_factory=dict)
     runtime: Runtime = Runtime()
     boot: Boot = Boot()
     network: Network = Network()

@@ -13,7 +13,9 @@ from ..onhost.readings.log_events import GPU_DRIVERS, driver_of, is_bad
 from ..onhost.readings.pcie import Gpu, path_bdfs
 from . import log
 from .gpu import cards, subject
+from .presence import holding
 
+GOES_ON = 60.0  # seconds; younger resets are taken for ones that go on (the lab waits as long for quiet)
 REBOOT = "systemctl reboot  # a reset or a rebind does not bring it back"
 SHOW = "journalctl -k -b 0 --no-pager | grep {}"
 
@@ -199,7 +201,8 @@ def fault(facts: Facts, expectation: Expectation, previous: Facts | None = None)
     Why: a coredump file expires within an hour and a card goes on serving after a plain engine reset, so only the
     kernel log tells what happened on this boot (vllm#41663; compute-runtime#944, #946, #948). An engine reset alone is
     a warning; what ends a process context or the card is a failure; where the last word is "recovered through reset", a
-    warning. A card without a fault is ok only when the log reaches back to the boot.
+    warning. A card without a fault is ok only when the log reaches back to the boot. Resets that go on while nobody
+    holds a card are told: such a driver does not come to rest by itself (lab-host-facts 2.3).
     """
     readable = facts.kernel_log.events
     if readable.value is None:
@@ -331,7 +334,12 @@ def _fault(facts: Facts, bdf: str, found: list[Event], dumped: bool, is_wedged: 
     drivers = sorted({driver_of(event) for event in found} - {""})
     if not bdf and drivers:
         seen += f"; no line names the card{_one_of(facts, drivers)}"
+    idle = _resets_alone(facts, found)
+    if idle:
+        seen += f"; {idle}"
     step = SHOW.format(bdf or f"-E '{'|'.join(drivers or ['drm', 'UBSAN'])}'")
+    if idle:
+        step = REBOOT
     if {"hung_task", "iommu.timeout"} & {event.kind for event in found} or "pm_underflow" in {
         word(event.kind) for event in found
     }:
@@ -351,6 +359,23 @@ def _fault(facts: Facts, bdf: str, found: list[Event], dumped: bool, is_wedged: 
         next_step=step,
         cause=cause,
         marks=log.marks(facts, found),
+    )
+
+
+def _resets_alone(facts: Facts, found: list[Event]) -> str:
+    """What to tell of resets that go on while nobody holds a card, "" when they do not.
+
+    A driver that resets an idle card again and again (the lab counted 360 a minute over three cards) stops only when it
+    is loaded anew; a reset that a job left behind is over at once.
+    """
+    resets = [event for event in found if word(event.kind) in ("engine_reset", "gt_reset", "reset") and event.last >= 0]
+    uptime, held = facts.identity.uptime.value, holding(facts).value
+    if not resets or uptime is None or held != ():
+        return ""
+    ago = uptime - max(event.last for event in resets)
+    most = max(event.peak_60s for event in resets)
+    return (
+        f"up to {most} resets a minute, the last {ago:.0f} s ago, while nobody holds a card" if ago <= GOES_ON else ""
     )
 
 

@@ -16,6 +16,7 @@ from ..onhost.readings.kernel_log import is_fault
 from ..onhost.readings.pcie import Gpu
 from . import log
 from .gpu import cards, subject
+from .presence import not_before_start
 
 CARD_LABELS = ("card", "")  # of the power channel that limits the whole card
 
@@ -208,3 +209,42 @@ def temperature(facts: Facts, expectation: Expectation, previous: Facts | None =
             values = [f"{one.label} {one.celsius.value:.0f} C" for one in sensors.value or () if one.celsius.value]
             seen = " ".join(("the driver gives no limits:", *values)) if values else "the driver gives no temperatures"
             yield Finding("gpu.temperature", subject(gpu), Status.not_applicable, seen, source=source)
+
+
+@check("gpu.vram_used", title="The memory of a card that nobody holds is free")
+def vram_used(facts: Facts, expectation: Expectation, previous: Facts | None = None) -> Iterator[Finding]:
+    """`gpu.vram_used`
+
+    Why: workers that are left over from a crash hold a card's memory and look like a leak or a dead card, and what is
+    used with no process behind it is gone until a reboot. The lab starts nothing while a card has 256 MiB in use
+    (lab-host-facts 4.2). Only xe's own book in debugfs tells it without opening the card, and to root alone.
+    """
+    other = not_before_start("gpu.vram_used", facts, expectation)
+    if other is not None:
+        yield other
+        return
+    limit = expectation.gpu_limits.vram_used_mib
+    for item in _judged(facts, "gpu.vram_used"):
+        if isinstance(item, Finding):
+            yield item
+            continue
+        gpu, state = item
+        used = state.vram_used
+        if used.unread == "absent":
+            seen = f"this driver does not tell it: {used.detail}"
+            yield Finding("gpu.vram_used", subject(gpu), Status.not_applicable, seen, source=used.source)
+        elif used.value is None:
+            yield _unread(facts, "gpu.vram_used", gpu, used)
+        else:
+            much = used.value >= limit << 20
+            yield Finding(
+                "gpu.vram_used",
+                subject(gpu),
+                Status.warn if much else Status.ok,
+                seen=f"{used.value >> 20} MiB in use while nobody holds it",
+                wanted=f"less than {limit} MiB before a start",
+                source=used.source,
+                next_step="ps -eo pid,ppid,stat,etime,comm | grep -E ' [DZ]|python|vllm'  # then reboot"
+                if much
+                else "",
+            )

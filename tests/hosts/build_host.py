@@ -301,6 +301,10 @@ class Host:
             )
         self.file(f"{folder}/auto_link_downgrade_capable", f"{auto}\n")
         self.file(f"{folder}/auto_link_downgrade_status", "0\n")
+        self.file(
+            f"/sys/kernel/debug/dri/{bdf}/vram0_mm",
+            "  use_type: 1\n  use_tt: 0\n  size: 34225520640\n  usage: 27746304\ndefault_page_size: 4KiB\n",
+        )
         number = self._hwmon
         self._hwmon += 1
         hwmon = f"{folder}/hwmon/hwmon{number}"
@@ -357,7 +361,13 @@ class Host:
         if any(function.driver == "xe" for function in self.functions.values()):
             self.files(
                 "/sys/module/xe",
-                {"refcnt": "0\n", "parameters/probe_display": "Y\n", "parameters/vram_bar_size": "0\n"},
+                {
+                    "refcnt": "0\n",
+                    "holders/": "",
+                    "parameters/probe_display": "Y\n",
+                    "parameters/vram_bar_size": "0\n",
+                    "parameters/wedged_mode": "1\n",
+                },
             )
             self.link("/sys/bus/pci/drivers/xe/module", "../../../../module/xe")
         if lspci:

@@ -52,6 +52,8 @@ OTHER_WITNESS = {
     ("kernel_log", "first"),
     ("holders", "refused"),  # counts what was refused
     ("network", "interfaces[].carrier"),  # psutil
+    ("network", "interfaces[].mac"),
+    ("network", "interfaces[].addresses"),
     ("xpu_smi", "survivability"),  # the other form of the answer
 }
 # Readings that a file gives by being there, or by being anything but all ones.

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from .identity import Identity
 
 FOLDER = "/sys/module"
+GRAPHICS = "/sys/class/graphics"
 NAMES = ("xe", "i915")
+FRAMEBUFFERS = {"xe": ("xedrmfb",), "i915": ("i915drmfb", "inteldrmfb")}  # driver's name + drmfb (drm_fb_helper.c)
 
 # Bit of /proc/sys/kernel/tainted -> its letter and what it means (kernel docs, admin-guide/tainted-kernels).
 TAINTS = {
@@ -47,11 +49,14 @@ class Module:
     """A driver module. refcnt: its users; absent for a driver that is part of the kernel.
 
     parameters: name -> value as the kernel shows it; those that only root may read are left out for others.
+    dependents: modules that use it. framebuffers: consoles that may; each of both counts as a user.
     """
 
     name: str
     refcnt: Reading[int]
     parameters: Reading[dict[str, str]]
+    dependents: Reading[tuple[str, ...]]
+    framebuffers: Reading[int]
 
 
 @dataclass(frozen=True)
@@ -119,7 +124,28 @@ def read_driver(reader: Reader, name: str) -> Module | None:
             if problem is not None
             else Reading({one: value.value for one, value in values.items() if value.value is not None}, listed.source)
         )
-    return Module(name, reader.line(f"{here}/refcnt").then(parse_refcnt), parameters)
+    return Module(
+        name,
+        reader.line(f"{here}/refcnt").then(parse_refcnt),
+        parameters,
+        reader.names(f"{here}/holders"),
+        read_framebuffers(reader, FRAMEBUFFERS[name]),
+    )
+
+
+def read_framebuffers(reader: Reader, words: tuple[str, ...]) -> Reading[int]:
+    listed = reader.names(GRAPHICS)
+    if listed.unread == "absent":  # a kernel without framebuffers
+        return Reading(0, GRAPHICS)
+    found = 0
+    for name in listed.value or ():
+        if not re.fullmatch(r"fb\d+", name):
+            continue
+        driver = reader.line(f"{GRAPHICS}/{name}/name").then(parse_parameter)
+        if driver.value is None:
+            return driver.then(lambda _: 0)
+        found += driver.value in words
+    return listed.then(lambda _: found)
 
 
 def read_tainting(reader: Reader, taint: Reading[int]) -> Reading[dict[str, str]]:
