@@ -23,7 +23,6 @@ from .onhost.reader import Reading
 from .onhost.recording import utc
 from .report import store
 
-SCHEMA = "hostcheck/bringup/1"
 FILE = "state.json"
 # In the order of the run; the ready mark needs all of those before it.
 STEPS = (
@@ -88,7 +87,7 @@ class Host(Strict):
 class Run(Strict):
     """A whole run. ended_at: "" while it goes on, and for ever where it was killed."""
 
-    schema_: Literal["hostcheck/bringup/1"] = Field(default=SCHEMA, alias="schema")
+    schema_: Literal["hostcheck/bringup/1"] = Field(default="hostcheck/bringup/1", alias="schema")
     begun_at: str
     ended_at: str = ""
     batches: list[list[str]] = Field(default_factory=list)

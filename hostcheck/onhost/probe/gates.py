@@ -255,8 +255,8 @@ class _Group:
                 late = [rank for rank in range(len(self.workers)) if rank not in replies]
                 waiting = ", ".join(self.names[rank] for rank in late)
                 done = f"{len(replies)} of {len(self.workers)} ranks answered"
-                failure = WorkerFailed("hung", f"{op}: {done} in time, {waiting} did not")
-                raise failure if len(late) > 1 else self.named(late[0], failure)
+                hung = WorkerFailed("hung", f"{op}: {done} in time, {waiting} did not")
+                raise hung if len(late) > 1 else self.named(late[0], hung)
         return [replies[rank] for rank in range(len(self.workers))]
 
     def named(self, rank: int, failure: WorkerFailed) -> WorkerFailed:
