@@ -31,6 +31,7 @@ from . import (
     stalls,
     storage,
     taint,
+    throttle,
     tools,
 )
 
@@ -40,6 +41,7 @@ FAMILIES = (
     cpuidle,
     gpu,
     gpu_limits,
+    throttle,
     modules,
     links,
     p2p,

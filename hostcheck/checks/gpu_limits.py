@@ -54,7 +54,7 @@ def left_alone(facts: Facts, gpu: Gpu, reading: Reading[Any]) -> Cause | None:
     return Cause("gpu.fault", subject(gpu))
 
 
-def _unread(facts: Facts, id: str, gpu: Gpu, reading: Reading[Any]) -> Finding:
+def not_read(facts: Facts, id: str, gpu: Gpu, reading: Reading[Any]) -> Finding:
     """The finding for a card of which something was not read; the reason is told once, at the first of these checks."""
     cause = left_alone(facts, gpu, reading)
     if cause is None and id != "gpu.clock_limit" and reading.unread == "suspended":
@@ -96,7 +96,7 @@ def clock_limit(facts: Facts, expectation: Expectation, previous: Facts | None =
             yield Finding("gpu.clock_limit", subject(gpu), Status.not_applicable, seen, source=clocks.source)
             continue
         if clocks.value is None:
-            yield _unread(facts, "gpu.clock_limit", gpu, clocks)
+            yield not_read(facts, "gpu.clock_limit", gpu, clocks)
             continue
         missing = next(
             (
@@ -121,7 +121,7 @@ def clock_limit(facts: Facts, expectation: Expectation, previous: Facts | None =
         if low:
             yield Finding("gpu.clock_limit", subject(gpu), status, "; ".join(low), wanted, main.maximum.source, step)
         elif missing is not None:
-            yield _unread(facts, "gpu.clock_limit", gpu, missing)
+            yield not_read(facts, "gpu.clock_limit", gpu, missing)
         else:
             seen = ", ".join(
                 f"{_domain(clock)} {clock.minimum.value} to {clock.maximum.value} MHz" for clock in clocks.value
@@ -154,10 +154,10 @@ def power_cap(facts: Facts, expectation: Expectation, previous: Facts | None = N
             yield Finding("gpu.power_cap", subject(gpu), Status.not_applicable, seen, source=state.power.source)
             continue
         if channel is None:
-            yield _unread(facts, "gpu.power_cap", gpu, state.power)
+            yield not_read(facts, "gpu.power_cap", gpu, state.power)
             continue
         if channel.cap.value is None:
-            yield _unread(facts, "gpu.power_cap", gpu, channel.cap)
+            yield not_read(facts, "gpu.power_cap", gpu, channel.cap)
             continue
         cap = channel.cap.value
         seen = f"{cap:g} W" if cap else "no cap"
@@ -184,7 +184,7 @@ def temperature(facts: Facts, expectation: Expectation, previous: Facts | None =
         gpu, state = item
         sensors = state.temperatures
         if sensors.value is None and sensors.unread != "absent":
-            yield _unread(facts, "gpu.temperature", gpu, sensors)
+            yield not_read(facts, "gpu.temperature", gpu, sensors)
             continue
         hot, missing, told = [], None, []
         for sensor in sensors.value or ():
@@ -202,7 +202,7 @@ def temperature(facts: Facts, expectation: Expectation, previous: Facts | None =
             step = "check fans, dust and airflow of the card; stop its work until it is cooler"
             yield Finding("gpu.temperature", subject(gpu), Status.warn, ", ".join(hot), "below the limit", source, step)
         elif missing is not None:
-            yield _unread(facts, "gpu.temperature", gpu, missing)
+            yield not_read(facts, "gpu.temperature", gpu, missing)
         elif told:
             yield Finding("gpu.temperature", subject(gpu), Status.ok, ", ".join(told), source=source)
         else:
@@ -234,7 +234,7 @@ def vram_used(facts: Facts, expectation: Expectation, previous: Facts | None = N
             seen = f"this driver does not tell it: {used.detail}"
             yield Finding("gpu.vram_used", subject(gpu), Status.not_applicable, seen, source=used.source)
         elif used.value is None:
-            yield _unread(facts, "gpu.vram_used", gpu, used)
+            yield not_read(facts, "gpu.vram_used", gpu, used)
         else:
             much = used.value >= limit << 20
             yield Finding(
