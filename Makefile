@@ -61,7 +61,7 @@ probe: $(VENV)/.ready-test
 	@hostcheck probe --device cpu --quick $(ARGS)
 
 bench: $(VENV)/.ready-test
-	@status=0; for one in gather log probe verdict; do echo "== $$one"; $(BIN)/python -m tests.bench.bench_$$one || status=1; done; exit $$status
+	@status=0; for one in gather log probe verdict trial; do echo "== $$one"; $(BIN)/python -m tests.bench.bench_$$one || status=1; done; exit $$status
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info

@@ -401,6 +401,7 @@ def watched(tmp_path: Path, **changes: Any) -> Path:
         "boot_id": restorer.boot_id(),
         "until": time.clock_gettime(time.CLOCK_BOOTTIME) + 600,
         "root": "",
+        "unit": "",
         "steps": [{"path": str(tmp_path / "value"), "value": "found"}],
     }
     restorer.write(str(tmp_path / restorer.PLAN), {**plan, **changes})

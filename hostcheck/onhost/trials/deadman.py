@@ -51,6 +51,8 @@ class Deadman:
 
     def arm(self) -> str:
         """Keep the values found and start the watch; return who watches. Raises Failed; nothing may be written then."""
+        by_systemd = not self.root and self.host.booted() and os.geteuid() == 0 and self.host.writer.has("systemd-run")
+        self.unit = UNIT + self.folder.rpartition("/")[2] if by_systemd else ""
         self.host.writer.put(f"{self.folder}/{PROGRAM}", File(text=program(), mode=0o600))
         restorer.write(
             os.path.join(self.real, restorer.PLAN),
@@ -61,14 +63,12 @@ class Deadman:
                 "boot_id": restorer.boot_id(),
                 "until": time.clock_gettime(time.CLOCK_BOOTTIME) + self.seconds + SLACK_S,
                 "root": self.root,
+                "unit": self.unit,
                 "steps": self.steps,
             },
         )
         try:
-            by_systemd = (
-                not self.root and self.host.booted() and os.geteuid() == 0 and self.host.writer.has("systemd-run")
-            )
-            said = self._timer() if by_systemd else self._detached()
+            said = self._timer() if self.unit else self._detached()
             self._wait()
         except (Failed, OSError) as error:
             self._disarm()
@@ -77,7 +77,6 @@ class Deadman:
         return said
 
     def _timer(self) -> str:
-        self.unit = UNIT + self.folder.rpartition("/")[2]
         seconds = int(self.seconds + SLACK_S) + 1
         command = (sys.executable, "-I", "-S", os.path.join(self.real, PROGRAM), self.real)
         self.host.writer.run(

@@ -4,7 +4,7 @@ A trial copies this text into its folder (``/var/lib/hostcheck/trials/ID/restore
 once it dies: so nothing but the standard library is imported here. ``restore.json`` beside it holds what to do::
 
     {"schema": "hostcheck/restore/1", "pid": 4711, "start": "8123456", "boot_id": "…", "until": 1234.5, "root": "",
-     "steps": [{"path": "/sys/…/scaling_governor", "value": "schedutil"},
+     "unit": "hostcheck-restore-…", "steps": [{"path": "/sys/…/scaling_governor", "value": "schedutil"},
                {"run": ["tool", "off"], "read": ["tool", "state"], "value": "off", "timeout": 30.0}]}
 
 It is removed once the values were read back, and that is what ends the watch: while it is there, the end of the process
@@ -200,7 +200,17 @@ def finish(folder: str, why: str) -> list[str]:
     write(os.path.join(folder, DONE), {"when": when, "why": why, "rebooted": rebooted, "problems": problems})
     if not problems:
         os.unlink(path)
+        if plan["unit"] and not rebooted:
+            _stop_timer(f"{plan['unit']}.timer")
     return problems
+
+
+def _stop_timer(unit: str) -> None:
+    """It has nothing to do any more; where it cannot be stopped it finds no plan when it comes."""
+    try:
+        _run(["systemctl", "--no-block", "stop", unit], 30.0, "")
+    except (OSError, subprocess.SubprocessError) as error:
+        sys.stderr.write(f"hostcheck: {unit}: {_said(error)}\n")
 
 
 def main(folder: str) -> int:
