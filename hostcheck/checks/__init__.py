@@ -27,6 +27,7 @@ from . import (
     network,
     next_boot,
     p2p,
+    package,
     power,
     stalls,
     storage,
@@ -62,6 +63,7 @@ FAMILIES = (
     memory,
     crash,
     storage,
+    package,
 )
 
 ALL: tuple[Declaration, ...] = tuple(

@@ -12,6 +12,7 @@ from ..onhost.readings.containers import UNLIMITED, Containers, Limits
 from .presence import holding, not_applicable
 
 MIB = 1 << 20
+APPLY = "ansible-playbook playbooks/apply.yml --tags container_memory"
 
 
 def label(containers: Containers, id: str) -> str:
@@ -24,6 +25,14 @@ def subject(facts: Facts, limits: Limits) -> Subject:
     if limits.container:
         return Subject("container", label(facts.containers, limits.container))
     return Subject("cgroup", limits.cgroup or "unknown")
+
+
+def declared(facts: Facts, expectation: Expectation, limits: Limits) -> int | None:
+    """MiB that `settings.container_memory` wants for a container or the unit around it, None when it names neither."""
+    wished = expectation.settings.container_memory
+    if limits.container:
+        return wished.containers.get(label(facts.containers, limits.container))
+    return next((wished.units[name] for name in limits.cgroup.split("/") if name in wished.units), None)
 
 
 def _amount(value: int) -> str:
@@ -43,7 +52,8 @@ def swap(facts: Facts, expectation: Expectation, previous: Facts | None = None) 
     """`container.swap`
 
     Why: copies to a card failed in the lab while the container swapped, whatever vm.swappiness said: its own limit
-    decides. No swap is a mitigation, uploads in pieces are the cure (lab-host-facts 0.4, 0.10, 2.4).
+    decides. No swap is a mitigation, uploads in pieces are the cure (lab-host-facts 0.4, 0.10, 2.4). Where limits are
+    declared (`settings.container_memory`) the container or unit has to have them.
     """
     nobody = _nobody("container.swap", facts)
     if nobody is not None:
@@ -52,14 +62,20 @@ def swap(facts: Facts, expectation: Expectation, previous: Facts | None = None) 
     for one in need(facts.containers.limits):
         if not one.cgroup:
             yield unknown("container.swap", one.swap_max, subject(facts, one))
-    inside = [one for one in need(facts.containers.limits) if one.container]
+    inside = [
+        one for one in need(facts.containers.limits) if one.container or declared(facts, expectation, one) is not None
+    ]
     if not inside and all(one.cgroup for one in need(facts.containers.limits)):
         yield not_applicable("container.swap", "no container holds a card", facts.containers.limits.source)
     without = facts.memory.swap_total.value == 0
     for limits in inside:
         who = subject(facts, limits)
         most, peak = limits.swap_max, limits.swap_peak
-        if peak.value:
+        wished = declared(facts, expectation, limits)
+        found = _as_declared(who, limits, wished) if wished is not None else None
+        if found is not None and (found.status is not Status.ok or not peak.value):
+            yield found
+        elif peak.value:
             full = (limits.events.value or {}).get("max", 0)
             hits = f", its memory limit was reached {full} times" if full else ""
             yield Finding(
@@ -94,6 +110,25 @@ def swap(facts: Facts, expectation: Expectation, previous: Facts | None = None) 
                 source=most.source,
                 next_step=_no_swap(facts, limits),
             )
+
+
+def _as_declared(who: Subject, limits: Limits, mib: int) -> Finding:
+    """Has it the limits that are declared? mib: 0 says nothing of its memory."""
+    memory, swap = limits.memory_max, limits.swap_max
+    for reading in (swap, memory):
+        if reading.value is None:
+            return unknown("container.swap", reading, who)
+    limit = _amount(memory.value or 0)
+    same = swap.value == 0 and (mib == 0 or memory.value == mib * MIB)
+    return Finding(
+        "container.swap",
+        who,
+        Status.ok if same else Status.fail,
+        seen=f"memory {limit}, swap {_amount(swap.value or 0)}",
+        wanted=f"memory {_amount(mib * MIB) if mib else limit}, swap 0 MiB",
+        source=swap.source,
+        next_step="" if same else APPLY,
+    )
 
 
 def _no_swap(facts: Facts, limits: Limits) -> str:

@@ -10,6 +10,7 @@ from ..onhost.gather import Facts
 from ..onhost.readings.crash import captures
 from .presence import not_applicable
 
+APPLY = "ansible-playbook playbooks/apply.yml --tags crash_policy"
 # Each of these turns something that a host may survive into a panic.
 SURVIVABLE = ("hardlockup_panic", "softlockup_panic", "hung_task_panic")
 
@@ -20,9 +21,26 @@ def policy(facts: Facts, expectation: Expectation, previous: Facts | None = None
 
     Why: a card that does not answer stalls a processor for 16 to 72 seconds and lets go. With hardlockup_panic=1 and
     panic=0 the same stall ends in a panic that waits for ever, and without a crash kernel, netconsole or a working
-    pstore nothing is left of it (lab-host-facts 0.7, 2.6). Only the pair says it, never one value.
+    pstore nothing is left of it (lab-host-facts 0.7, 2.6). Only the pair says it, never one value. A pair that is
+    declared (`settings.crash_policy`) and differs fails.
     """
     sysctls = facts.sysctls
+    wished = expectation.settings.crash_policy
+    pair = (sysctls.kernel__hardlockup_panic, sysctls.kernel__panic)
+    if wished.hardlockup_panic is not None and pair[0].unread != "absent":
+        now = tuple(need(one) for one in pair)
+        wanted = (int(wished.hardlockup_panic), wished.panic)
+        if now != wanted:
+            yield Finding(
+                "crash.policy",
+                HOST,
+                Status.fail,
+                seen=f"hardlockup_panic={now[0]}, panic={now[1]}",
+                wanted=f"hardlockup_panic={wanted[0]}, panic={wanted[1]}",
+                source=pair[0].source,
+                next_step=APPLY,
+            )
+            return
     switches = {name: getattr(sysctls, f"kernel__{name}") for name in SURVIVABLE}
     on = {name: switch for name, switch in switches.items() if switch.value}
     unread = [switch for switch in switches.values() if switch.value is None and switch.unread != "absent"]

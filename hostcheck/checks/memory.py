@@ -14,6 +14,7 @@ from . import log
 from .gpu import is_virtual
 from .presence import no_card, not_applicable, not_before_start
 
+FENCE = "ansible-playbook playbooks/apply.yml --tags memory_fence"
 USERS = "ps -eo pid,comm,rss --sort=-rss | head"
 
 
@@ -252,7 +253,8 @@ def blocks(facts: Facts, expectation: Expectation, previous: Facts | None = None
     Why: memory known to be bad is fenced off block by block, and every boot brings it back (lab-host-facts 2.4).
     """
     memory = facts.memory
-    declared = set(expectation.memory.offline_blocks)
+    fenced = set(expectation.settings.memory_fence.blocks)
+    declared = fenced | set(expectation.memory.offline_blocks)
     if memory.offline.unread == "absent" and not declared:
         yield not_applicable("mem.blocks_offline", "this kernel has no blocks of memory", memory.offline.source)
         return
@@ -270,7 +272,9 @@ def blocks(facts: Facts, expectation: Expectation, previous: Facts | None = None
             seen=f"on-line: {names}",
             wanted="off-line, as declared",
             source=memory.offline.source,
-            next_step=f"for m in {names}; do echo offline | sudo tee /sys/devices/system/memory/$m/state; done",
+            next_step=FENCE
+            if fenced.issuperset(back)
+            else f"for m in {names}; do echo offline | sudo tee /sys/devices/system/memory/$m/state; done",
         )
     elif more:
         amount = f", {gib(len(more) * size >> 10)}" if size else ""
