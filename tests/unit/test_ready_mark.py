@@ -189,7 +189,15 @@ def test_a_card_that_left_its_driver_and_a_coredump_end_it(host: ReadyHost) -> N
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"schema": "hostcheck/ready/2"}', '{"schema": "hostcheck/ready/1", "boot_id": "x"}']
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"schema": "hostcheck/ready/2"}',
+        '{"schema": "hostcheck/ready/1", "boot_id": "x"}',
+        '{"schema": "hostcheck/ready/1", "cards": {}, "log": {"seconds": NaN}}',
+    ],
 )
 def test_a_damaged_mark_is_none(host: ReadyHost, text: str) -> None:
     host.put(MARK, text)
@@ -377,3 +385,21 @@ def test_a_write_that_is_killed_leaves_no_half_mark(host: ReadyHost, lives: int)
         assert parse(host.mark.read_text()).boot_id == BOOTS[0]
     assert host.passes()["ready"] is True
     assert os.listdir(host.mark.parent) == ["ready.json"]
+
+
+def test_a_line_that_the_journal_took_later_is_not_found_twice(host: ReadyHost) -> None:
+    host.journal()
+    host.say(FAULT.format(FIRST))
+    lines = host.path("/journal").read_text().splitlines(keepends=True)
+    own = json.loads(lines[-1])
+    own["_SOURCE_MONOTONIC_TIMESTAMP"] = str(int(own["__MONOTONIC_TIMESTAMP"]) - 700)
+    everything = "".join([*lines[:-1], json.dumps(own) + "\n"])
+    fields = "".join(lines)  # --output-fields leaves the kernel's own time out
+    host.put("/journal", everything)
+    host.put("/fields", fields)
+    which = 'case "$*" in *"-n 1 "*) tail -n 1 "$HOSTCHECK_ROOT/journal" ;; *) cat "$HOSTCHECK_ROOT/fields" ;; esac'
+    script = f"#!/bin/sh\n{which}\n"
+    host.put("/usr/bin/journalctl", script, 0o755)
+    looked: Any = host.ask("query")
+    assert len(looked["faults"]) == 1
+    assert host.ask("query", log_after=looked["log_end"])["faults"] == []

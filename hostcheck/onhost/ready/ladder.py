@@ -76,7 +76,7 @@ def next_rung(
     if not evidence:
         return Rung(1, "start nothing more here, and keep the evidence (host_ready, state: evidence): dumps expire")
     if any(one.kind in GONE for one in faults):
-        return Rung(6, f"{which} left the bus: stop its jobs and power-cycle the host; {NEVER}")
+        return Rung(6, f"a card left the bus ({which}): stop its jobs and power-cycle the host; {NEVER}")
     if any(one.kind in GIVEN_UP for one in faults):
         return Rung(6, f"the driver gave {which} up: stop its jobs and reboot the host by your own decision; {NEVER}")
     if holders:

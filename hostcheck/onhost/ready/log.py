@@ -62,8 +62,12 @@ def _entry(line: str) -> dict[str, Any]:
 
 
 def _seconds(entry: dict[str, Any]) -> float:
-    """Seconds since boot of an entry. Raises ValueError when it has none."""
-    text = str(entry.get("_SOURCE_MONOTONIC_TIMESTAMP") or entry.get("__MONOTONIC_TIMESTAMP") or "")
+    """Seconds since boot at which the journal took an entry. Raises ValueError when it has none.
+
+    That time, a little later than the kernel's own, is what `kernel_log` gets too (the fields that it asks for): a
+    place in the log must not lie before the line that it was taken from.
+    """
+    text = str(entry.get("__MONOTONIC_TIMESTAMP") or entry.get("_SOURCE_MONOTONIC_TIMESTAMP") or "")
     if not text.isdigit():
         raise ValueError("the newest entry of the journal carries no time since boot")
     return int(text) / 1e6

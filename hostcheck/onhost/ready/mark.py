@@ -8,6 +8,7 @@ against a card: whoever is about to start a job asks `check`.
 from __future__ import annotations
 
 import json
+import math
 import re
 import stat as stat_module
 from collections.abc import Mapping
@@ -70,8 +71,8 @@ def parse(text: str) -> Mark:
     if not isinstance(log, dict) or not isinstance(plain.get("cards"), dict):
         raise ValueError("log or cards is missing")
     seconds = log.get("seconds")
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-        raise ValueError("log.seconds is no number")
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < math.inf:
+        raise ValueError(f"log.seconds: expected seconds since boot, got {seconds!r}")
     return Mark(
         boot_id=str(plain.get("boot_id", "")),
         passed_at=str(plain.get("passed_at", "")),
