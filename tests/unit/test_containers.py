@@ -295,3 +295,160 @@ def test_reduced_configurations_say_the_same(text: str) -> None:
         except ValueError:
             continue
         assert parse(reduce(text)) == wanted
+
+
+# -- cgroup version 1 -----------------------------------------------------------------------------------
+
+OLD = f"/sys/fs/cgroup/memory/docker/{ID}"
+NO_LIMIT = "9223372036854771712\n"
+
+
+def version_1(**files: Any) -> Any:
+    given = {
+        "limit_in_bytes": "12884901888\n",
+        "max_usage_in_bytes": "12884901888\n",
+        "memsw.limit_in_bytes": "12884901888\n",
+        "memsw.max_usage_in_bytes": "12884901888\n",
+        "failcnt": "2005\n",
+        "oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
+        "stat": "cache 5\nswap 0\ntotal_swap 0\n",
+        **files,
+    }
+    recording = replay.changed(
+        replay.host("two-card-gen5"),
+        {
+            "links": LINKS,
+            "files": {
+                **PROCESS,
+                "/proc/77/cgroup": f"9:cpu,cpuacct:/docker/{ID}\n8:memory:/docker/{ID}\n1:name=systemd:/\n0::/\n",
+                **{f"{OLD}/memory.{name}": text for name, text in given.items() if text is not None},
+            },
+        },
+    )
+    reader = RecordedReader(recording)
+    (found,) = containers.read(reader, holders.read(reader)).limits.value or ()
+    return found
+
+
+def test_limits_of_version_1_are_read_where_they_act() -> None:
+    found = version_1()
+    assert (found.cgroup, found.container) == (f"/docker/{ID}", ID)
+    assert (found.memory_max.value, found.memory_peak.value) == (12884901888, 12884901888)
+    assert (found.swap_max.value, found.swap_current.value) == (0, 0)
+    assert found.swap_peak.unread == "absent"
+    assert found.events.value == {"oom_kill": 1, "max": 2005}
+    assert found.memory_max.source == f"{OLD}/memory.limit_in_bytes"
+
+
+@pytest.mark.parametrize(
+    ("files", "swap_max", "swap_peak"),
+    [
+        ({"memsw.limit_in_bytes": "17179869184\n"}, 4 << 30, None),
+        ({"memsw.limit_in_bytes": "17179869184\n", "memsw.max_usage_in_bytes": "13958643712\n"}, 4 << 30, 1 << 30),
+        ({"memsw.limit_in_bytes": NO_LIMIT}, -1, None),
+        ({"limit_in_bytes": NO_LIMIT, "memsw.limit_in_bytes": NO_LIMIT}, -1, None),
+        ({"memsw.limit_in_bytes": None, "memsw.max_usage_in_bytes": None}, None, None),
+        ({"memsw.limit_in_bytes": {"error": "EACCES"}}, None, None),
+        ({"memsw.limit_in_bytes": "much\n"}, None, None),
+        ({"limit_in_bytes": {"error": "EACCES"}}, None, None),
+    ],
+)
+def test_swap_of_version_1_is_what_goes_beyond_the_memory(
+    files: dict[str, Any], swap_max: int | None, swap_peak: int | None
+) -> None:
+    found = version_1(**files)
+    assert (found.swap_max.value, found.swap_peak.value) == (swap_max, swap_peak)
+
+
+@pytest.mark.parametrize("content", ["oom_kill_disable 0\nunder_oom 0\n", {"error": "EACCES"}, "\x07", None])
+def test_kills_that_version_1_does_not_count_are_unread(content: Any) -> None:
+    assert version_1(oom_control=content).events.value is None
+
+
+# -- bundles --------------------------------------------------------------------------------------------
+
+TASK = "/run/containerd/io.containerd.runtime.v2.task"
+NAMED = {
+    "io.kubernetes.cri.container-name": "vllm",
+    "io.kubernetes.cri.image-name": "registry.example/vllm:1",
+    "io.kubernetes.cri.sandbox-name": SECRET,
+}
+
+
+def bundle(annotations: Any) -> str:
+    return json.dumps(
+        {
+            "ociVersion": "1.2.0",
+            "annotations": annotations,
+            "process": {"args": [SECRET], "env": [f"HF_TOKEN={SECRET}"]},
+        }
+    )
+
+
+def image(cgroup: str, files: dict[str, Any]) -> Any:
+    return replay.changed(
+        replay.host("two-card-gen5"),
+        {"links": LINKS, "files": {**PROCESS, "/proc/77/cgroup": f"0::{cgroup}\n", **files}},
+    )
+
+
+def container(cgroup: str, files: dict[str, Any]) -> containers.Container:
+    reader = RecordedReader(image(cgroup, files))
+    (found,) = containers.read(reader, holders.read(reader)).containers.value or ()
+    return found
+
+
+CRI = f"/kubepods.slice/kubepods-pod1.slice/cri-containerd-{ID}.scope"
+
+
+def test_an_image_of_kubernetes_by_its_bundle() -> None:
+    found = container(CRI, {f"{TASK}/k8s.io/{ID}/config.json": bundle(NAMED)})
+    assert (found.engine, found.name.value, found.image.value) == ("containerd", "vllm", "registry.example/vllm:1")
+    assert found.digest.unread == found.image_id.unread == "absent"
+    assert "database" in found.digest.detail
+    by_digest = {**NAMED, "io.kubernetes.cri.image-name": f"registry.example/vllm@{DIGEST}"}
+    assert container(CRI, {f"{TASK}/k8s.io/{ID}/config.json": bundle(by_digest)}).digest.value == DIGEST
+
+
+def test_bundles_of_k3s_nerdctl_and_cri_o() -> None:
+    k3s = f"/run/k3s/containerd/io.containerd.runtime.v2.task/k8s.io/{ID}/config.json"
+    assert container(f"/kubepods/besteffort/pod1/{ID}", {k3s: bundle(NAMED)}).image.value == "registry.example/vllm:1"
+    own = container(
+        f"/system.slice/nerdctl-{ID}.scope", {f"{TASK}/default/{ID}/config.json": bundle({"nerdctl/name": "vllm"})}
+    )
+    assert (own.name.value, own.image.unread) == ("vllm", "absent")
+    crio = {
+        "io.kubernetes.cri-o.KubeName": "vllm",
+        "io.kubernetes.cri-o.ImageName": "registry.example/vllm:1",
+        "io.kubernetes.cri-o.Image": "ab" * 32,
+        "io.kubernetes.cri-o.ImageRef": f"registry.example/vllm@{DIGEST}",
+    }
+    path = f"/run/containers/storage/overlay-containers/{ID}/userdata/config.json"
+    found = container(f"/kubepods.slice/crio-{ID}.scope", {path: bundle(crio)})
+    assert (found.name.value, found.image_id.value, found.digest.value) == ("vllm", "ab" * 32, DIGEST)
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ({}, "absent"),
+        ({f"{TASK}/k8s.io/{ID}/config.json": {"error": "EACCES"}}, "permission"),
+        ({TASK: {"error": "EACCES"}}, "permission"),
+        ({f"{TASK}/k8s.io/{ID}/config.json": "{}"}, "not_understood"),
+        ({f"{TASK}/k8s.io/{ID}/config.json": "[["}, "not_understood"),
+        ({f"{TASK}/k8s.io/{ID}/config.json": bundle("x")}, "not_understood"),
+        ({f"{TASK}/k8s.io/{ID}/config.json": bundle({})}, "absent"),
+    ],
+)
+def test_an_image_that_is_not_told(files: dict[str, Any], reason: str) -> None:
+    found = container(CRI, files)
+    assert {found.name.unread, found.image.unread, found.digest.unread} == {reason}
+
+
+def test_a_recording_keeps_of_a_bundle_only_what_names_the_image() -> None:
+    recorder = Recorder(RecordedReader(image(CRI, {f"{TASK}/k8s.io/{ID}/config.json": bundle(NAMED)})))
+    before = containers.read(recorder, holders.read(recorder))
+    text = dump(recorder.recording(0.0))
+    assert SECRET not in text
+    again = RecordedReader(json.loads(text))
+    assert containers.read(again, holders.read(again)).containers == before.containers

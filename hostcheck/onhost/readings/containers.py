@@ -19,12 +19,24 @@ from .network import parse_dev
 
 PROC = "/proc"
 CGROUPS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
+CGROUP_1 = "/sys/fs/cgroup/memory"
 DOCKER = "/var/lib/docker"
 DOCKER_DAEMON = "/etc/docker/daemon.json"
 PODMAN = "/var/lib/containers/storage"
+# Bundles of containers that run, by engine; k3s has a containerd of its own.
+TASKS = ("/run/containerd/io.containerd.runtime.v2.task", "/run/k3s/containerd/io.containerd.runtime.v2.task")
+CRIO = "/run/containers/storage/overlay-containers"
 LIMIT = 8 << 20  # bytes; the list of images of a busy host is some hundred KB
 ENVIRON_LIMIT = 1 << 20
 UNLIMITED = -1
+NO_LIMIT_1 = 1 << 62  # bytes; version 1 writes the largest number of pages for no limit
+# What an OCI bundle says of its image (annotations of containerd's CRI, of CRI-O and of nerdctl's labels).
+ANNOTATIONS = {
+    "name": ("io.kubernetes.cri.container-name", "io.kubernetes.cri-o.KubeName", "nerdctl/name"),
+    "image": ("io.kubernetes.cri.image-name", "io.kubernetes.cri-o.ImageName"),
+    "image_id": ("io.kubernetes.cri-o.Image",),
+    "digest": ("io.kubernetes.cri.image-ref", "io.kubernetes.cri-o.ImageRef"),
+}
 
 ID = r"[0-9a-f]{12,64}"
 ENGINES = (
@@ -74,9 +86,11 @@ class Container:
 
 @dataclass(frozen=True)
 class Limits:
-    """Memory of a cgroup (version 2) with such a process, in bytes; -1 is no limit.
+    """Memory of a cgroup with such a process, in bytes; -1 is no limit.
 
-    cgroup: its path. container: id, ``""`` where it is none. events: counts of memory.events, by name.
+    cgroup: its path. container: id, ``""`` where it is none. events: counts of memory.events, by name; of version 1 how
+    often the limit was reached (``max``) and ``oom_kill``. Version 1 limits memory and swap together: swap_max is the
+    difference, and swap_peak what went beyond the memory's limit, absent where nothing did.
     """
 
     cgroup: str
@@ -166,6 +180,73 @@ def parse_events(text: str) -> dict[str, int]:
     if not found:
         raise ValueError("no events")
     return found
+
+
+def parse_limit_1(text: str) -> int:
+    """Return bytes of a memory file of version 1; its largest number is no limit, -1.
+
+    >>> parse_limit_1("9223372036854771712\\n"), parse_limit_1("12884901888\\n")
+    (-1, 12884901888)
+
+    Raises ValueError for anything else.
+    """
+    found = parse_limit(text)
+    return UNLIMITED if found >= NO_LIMIT_1 else found
+
+
+def parse_oom_control(text: str) -> int:
+    """Return ``oom_kill`` of memory.oom_control. Raises ValueError where it is missing, as before 4.13.
+
+    >>> parse_oom_control("oom_kill_disable 0\\nunder_oom 0\\noom_kill 2\\n")
+    2
+    """
+    found = re.findall(r"^oom_kill ([0-9]{1,18})$", text, re.MULTILINE)
+    if len(found) != 1:
+        raise ValueError(f"expected one line oom_kill, got {text!r}")
+    return int(found[0])
+
+
+def parse_swap_stat(text: str) -> int:
+    """Return the bytes of ``swap`` of memory.stat. Raises ValueError where it is missing (no swap accounting)."""
+    found = re.findall(r"^swap ([0-9]{1,18})$", text, re.MULTILINE)
+    if len(found) != 1:
+        raise ValueError("no line swap: this kernel does not count it per cgroup")
+    return int(found[0])
+
+
+def parse_bundle(text: str) -> dict[str, str]:
+    """Return name, image, image_id and digest of the config.json of an OCI bundle, as far as its annotations tell.
+
+    >>> said = {"io.kubernetes.cri.image-name": "registry/vllm@sha256:" + "ab" * 32}
+    >>> parse_bundle(json.dumps({"ociVersion": "1.2.0", "annotations": said}))["digest"][:9]
+    'sha256:ab'
+
+    Raises ValueError for anything else.
+    """
+    data = _json(text)
+    annotations = data.get("annotations", {}) if isinstance(data, dict) and "ociVersion" in data else None
+    if not isinstance(annotations, dict):
+        raise ValueError(f"expected an OCI bundle, got {type(data).__name__}")
+    found = {
+        field: next((_text(annotations[key]) for key in keys if annotations.get(key)), "")
+        for field, keys in ANNOTATIONS.items()
+    }
+    if not re.fullmatch(r"(?:sha256:)?[0-9a-f]{64}", found["image_id"]):
+        found["image_id"] = ""  # some versions put the image there as it was asked for
+    for field in ("digest", "image"):  # a reference by digest holds it after the @
+        match = re.search(r"(?:^|@)(sha256:[0-9a-f]{64})$", found[field])
+        if match:
+            return {**found, "digest": match.group(1)}
+    return {**found, "digest": ""}
+
+
+def reduce_bundle(text: str) -> str:
+    """The config.json of a bundle without environment, arguments, mounts and the rest."""
+    parse_bundle(text)
+    data = _json(text)
+    wanted = {key for keys in ANNOTATIONS.values() for key in keys}
+    kept = {key: value for key, value in (data.get("annotations") or {}).items() if key in wanted}
+    return json.dumps({"ociVersion": _text(data["ociVersion"]), "annotations": kept})
 
 
 def _json(text: str) -> Any:
@@ -317,6 +398,8 @@ def read_container(reader: Reader, engine: str, id: str) -> Container:
             config = all_of.then(lambda found: found[id])
         digests = part(reader, f"{PODMAN}/overlay-images/images.json", REDUCE_IMAGES, LIMIT).then(parse_podman_images)
         image_id = known(config, "image_id", "image id")
+    elif engine in ("containerd", "cri-o", "kubernetes", "container"):
+        return read_bundle(reader, engine, id)
     else:
         config = Reading.no("absent", f"{engine} keeps the image in no file that can be read", "")
         return Container(id, engine, *(config.then(str) for _ in range(4)))
@@ -324,9 +407,79 @@ def read_container(reader: Reader, engine: str, id: str) -> Container:
     return Container(id, engine, known(config, "name", "name"), known(config, "image", "image"), image_id, digest)
 
 
+def read_bundle(reader: Reader, engine: str, id: str) -> Container:
+    """A container of containerd (nerdctl, Kubernetes) or CRI-O, by the bundle that it runs from.
+
+    Only root may read it. Their lists of images are databases, so a digest is known only where the image was asked for by it.
+    """
+    places = [f"{CRIO}/{id}/userdata"]
+    refused: Reading[dict[str, str]] | None = None
+    for tasks in TASKS:
+        spaces = reader.names(tasks)
+        if spaces.unread not in (None, "absent"):
+            refused = refused or spaces.then(lambda _: {})
+        places += [f"{tasks}/{space}/{id}" for space in spaces.value or ()]
+    bundle: Reading[dict[str, str]] = Reading.no("absent", f"no bundle of this container of {engine}", CRIO)
+    for place in places:
+        found = part(reader, f"{place}/config.json", reduce_bundle, LIMIT).then(parse_bundle)
+        if found.unread != "absent":
+            bundle = found
+            break
+    else:
+        bundle = refused or bundle
+    what = {
+        "name": "name in its annotations",
+        "image": "image in its annotations; it stands in a database that is not read",
+        "image_id": "image id in its annotations; it stands in a database that is not read",
+        "digest": "digest in its annotations; it stands in a database that is not read",
+    }
+    return Container(id, engine, *(known(bundle, field, text) for field, text in what.items()))
+
+
+def read_limits_1(reader: Reader, folder: str, cgroup: str, container: str) -> Limits:
+    """Limits of a cgroup of version 1 (kernel docs, cgroup-v1/memory)."""
+
+    def value(name: str) -> Reading[int]:
+        return reader.line(f"{folder}/memory.{name}").then(parse_limit_1)
+
+    most, both, peak_both = value("limit_in_bytes"), value("memsw.limit_in_bytes"), value("memsw.max_usage_in_bytes")
+    if both.unread == "absent":
+        both = peak_both = Reading.no("absent", "swap is not counted per cgroup (swapaccount=0)", both.source)
+    swap_max, swap_peak = both, peak_both
+    if both.value is not None and most.value is None:
+        swap_max = most
+    elif both.value is not None and most.value is not None and both.value != UNLIMITED:
+        swap_max = Reading(max(0, both.value - max(0, most.value)), both.source)
+    if peak_both.value is not None:
+        beyond = peak_both.value - most.value if most.value is not None and most.value > 0 else 0
+        swap_peak = (
+            Reading(beyond, peak_both.source)
+            if beyond > 0
+            else Reading.no("absent", "version 1 keeps no peak of swap alone", peak_both.source)
+        )
+    reached = value("failcnt")
+    killed = reader.text(f"{folder}/memory.oom_control").then(parse_oom_control)
+    events = killed.then(lambda count: {"oom_kill": count})
+    if events.value is not None and reached.value is not None:
+        events = Reading({**events.value, "max": reached.value}, events.source)
+    return Limits(
+        cgroup=cgroup,
+        container=container,
+        memory_max=most,
+        memory_peak=value("max_usage_in_bytes"),
+        swap_max=swap_max,
+        swap_current=reader.text(f"{folder}/memory.stat").then(parse_swap_stat),
+        swap_peak=swap_peak,
+        events=events,
+    )
+
+
 def read_limits(reader: Reader, cgroup: str, container: str) -> Limits:
     folder = ""
     if cgroup and ".." not in cgroup.split("/"):
+        old = f"{CGROUP_1}{cgroup.rstrip('/')}"
+        if reader.line(f"{old}/memory.limit_in_bytes").unread != "absent":
+            return read_limits_1(reader, old, cgroup, container)
         names = [f"{root}{cgroup.rstrip('/')}" for root in CGROUPS]
         folder = next((name for name in names if reader.line(f"{name}/memory.max").unread != "absent"), names[0])
 

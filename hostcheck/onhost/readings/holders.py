@@ -53,10 +53,14 @@ def parse_target(target: str) -> str:
 
 
 def parse_cgroup(text: str) -> str:
-    """Return the cgroup of a process: of version 2, else systemd's, else the first of version 1.
+    """Return the cgroup of a process: that of its memory in version 1, of version 2, else systemd's, else the first.
+
+    Where a version 1 hierarchy keeps the memory, its limits are there, and only its path may tell of a container.
 
     >>> parse_cgroup("0::/system.slice/docker-1f.scope\\n")
     '/system.slice/docker-1f.scope'
+    >>> parse_cgroup("9:memory:/docker/1f\\n1:name=systemd:/docker/1f\\n0::/\\n")
+    '/docker/1f'
 
     Raises ValueError when there is none (man 7 cgroups: ID:controllers:path).
     """
@@ -65,8 +69,8 @@ def parse_cgroup(text: str) -> str:
         number, _, rest = line.partition(":")
         controllers, colon, path = rest.partition(":")
         if number.isdigit() and colon:
-            found.setdefault(controllers, path)
-    for wanted in ("", "name=systemd", *found):
+            found.setdefault("memory" if "memory" in controllers.split(",") else controllers, path)
+    for wanted in ("memory", "", "name=systemd", *found):
         if wanted in found:
             return found[wanted]
     raise ValueError(f"expected ID:controllers:path, got {text!r}")
