@@ -283,6 +283,7 @@ def test_a_collective_that_hangs_ends_in_time_and_is_no_pass(fleet: Fleet) -> No
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 def test_a_run_killed_at_any_task_leaves_no_mark_on_a_host_that_has_not_passed(fleet: Fleet) -> None:
     root = fleet.add("gpu-1", "one-card-b450-x8")
     mark = old_mark(root)

@@ -217,7 +217,7 @@ class Changing(RecordedReader):
 
     def lines(self, argv: Sequence[str], timeout: float = 60.0) -> Lines:
         self.asked += 1
-        return (self.after if self.asked > 1 else super()).lines(argv, timeout)
+        return self.after.lines(argv, timeout) if self.asked > 1 else super().lines(argv, timeout)
 
 
 def test_a_fault_in_the_middle_is_found_though_the_worker_says_ok() -> None:
