@@ -14,7 +14,7 @@ import sys
 sys.stdin.buffer.read(int(sys.stdin.buffer.readline()))
 """
 CPU = {"DEVICE": "cpu", "CARD": {"index": 0, "name": "x86_64"}}
-FACTOR = 'def factor():\n    return float(open(FACTOR_FILE).read()) if FACTOR_FILE else 1.0\n'
+FACTOR = "def factor():\n    return float(open(FACTOR_FILE).read()) if FACTOR_FILE else 1.0\n"
 
 
 def command(path: Path, factor: str = "    return 1.0\n", python: str = sys.executable, **settings: Any) -> list[str]:

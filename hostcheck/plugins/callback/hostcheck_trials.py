@@ -27,6 +27,7 @@ requirements:
   - C(callbacks_enabled = hostcheck_report, hostcheck_bringup, hostcheck_trials) in ansible.cfg
 """
 
+PLAYBOOKS = ("trial.yml", "trial_boots.yml", "confirm.yml")  # a host may fail before its first trial
 ACTIONS = ("setting_trial", "trial_boots", "probe_before_after")
 
 
@@ -43,6 +44,9 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]
         self._hosts: list[str] = []
         self._words: dict[str, tuple[str, str]] = {}
         self._trials = False
+
+    def v2_playbook_on_start(self, playbook: Any) -> None:
+        self._trials = Path(str(playbook._file_name)).name in PLAYBOOKS
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
         everybody = play.get_variable_manager().get_vars(play=play).get("ansible_play_hosts_all", ())
