@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from hostcheck.onhost.ready import evidence
-from hostcheck.onhost.ready.evidence import FOLDER
+from hostcheck.onhost.ready.mark import EVIDENCE
 from hostcheck.onhost.settings.files import Failed, Writer
 from tests.ready_host import BOOTS, FAULT, FIRST, SECOND, ReadyHost
 
-KEPT = f"{FOLDER}/{BOOTS[0]}"
+KEPT = f"{EVIDENCE}/{BOOTS[0]}"
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_it_is_for_root_alone(host: ReadyHost) -> None:
         keep(host)
     finally:
         os.umask(old)
-    for folder in ("/var/lib/hostcheck", FOLDER, KEPT):
+    for folder in ("/var/lib/hostcheck", EVIDENCE, KEPT):
         assert stat.S_IMODE(host.path(folder).stat().st_mode) == 0o700
     files = list(host.path(KEPT).iterdir())
     assert len(files) == 4

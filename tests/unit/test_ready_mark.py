@@ -184,7 +184,7 @@ def test_a_card_that_left_its_driver_and_a_coredump_end_it(host: ReadyHost) -> N
     host.bind(SECOND)
     assert said(host)[0] == READY
     host.dump(1, FIRST, b"x")
-    assert said(host) == (NOT_READY, f"not ready: {FIRST} has a device coredump")
+    assert said(host) == (NOT_READY, f"not ready: {FIRST} has a device coredump (devcd1)")
     assert "coredump" in str(host.passes()["msg"])
 
 
@@ -403,3 +403,16 @@ def test_a_line_that_the_journal_took_later_is_not_found_twice(host: ReadyHost) 
     looked: Any = host.ask("query")
     assert len(looked["faults"]) == 1
     assert host.ask("query", log_after=looked["log_end"])["faults"] == []
+
+
+def test_a_dump_that_was_looked_at_and_kept_does_not_close_the_gate_for_its_hour(host: ReadyHost) -> None:
+    host.say(FAULT.format(FIRST))
+    host.dump(1, FIRST, b"x")
+    looked: Any = host.ask("query")
+    assert "coredump (devcd1)" in str(host.passes(log_after=looked["log_end"])["msg"])
+    host.ask("evidence", reason="the known fault of a load")
+    assert "xe.engine_reset" in str(host.passes()["msg"])  # nobody has looked
+    assert host.passes(log_after=looked["log_end"])["ready"] is True
+    assert parse(host.mark.read_text()).dumps == ("devcd1",)
+    host.dump(2, FIRST, b"y")
+    assert said(host) == (NOT_READY, f"not ready: {FIRST} has a device coredump (devcd2)")

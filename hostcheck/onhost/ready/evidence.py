@@ -20,15 +20,12 @@ from typing import Any
 from ..gather import Options, gather
 from ..plain import to_plain
 from ..reader import Reader
-from ..readings.log_lines import BDF
 from ..recording import utc
 from ..settings.files import Failed, File, Writer
-from .log import boot_id, messages, stamped, ways
-from .mark import remove
+from .log import DUMPS, boot_id, dumps, messages, stamped, ways
+from .mark import EVIDENCE, remove
 
 SCHEMA = "hostcheck/evidence/1"
-FOLDER = "/var/lib/hostcheck/evidence"
-DUMPS = "/sys/class/devcoredump"
 DUMP_LIMIT = 64 << 20  # bytes of one dump; those of xe with the memory of a hung job are far larger
 TOTAL_LIMIT = 512 << 20  # bytes of all evidence of a host
 FREE = 1 << 30  # bytes that stay free on the file system
@@ -60,8 +57,8 @@ def keep(
     booted = boot_id(reader)
     if booted.value is None:
         raise Failed(f"{booted.source}: {booted.unread}: {booted.detail}; the ready mark is gone, nothing was kept")
-    kept = Kept(f"{FOLDER}/{booted.value}", was_ready)
-    for folder in ("/var/lib/hostcheck", FOLDER, kept.folder):
+    kept = Kept(f"{EVIDENCE}/{booted.value}", was_ready)
+    for folder in ("/var/lib/hostcheck", EVIDENCE, kept.folder):
         writer.make_folders(f"{folder}/.", mode=0o700)
     stamp = re.sub(r"[-:]|\..*", "", utc(reader.taken_at())).rstrip("Z") + "Z"
     _dumps(writer, reader, kept, dump_limit, total_limit)
@@ -75,7 +72,7 @@ def keep(
 
 def _room(writer: Writer, reader: Reader, total_limit: int) -> tuple[int, str]:
     """Bytes that may still be written for a dump, and what bounds them."""
-    of_total = total_limit - SMALL - writer.size(FOLDER)
+    of_total = total_limit - SMALL - writer.size(EVIDENCE)
     space = reader.space("/var/lib/hostcheck")
     free = space.value[1] - FREE if space.value is not None else of_total
     if free < of_total:
@@ -84,10 +81,8 @@ def _room(writer: Writer, reader: Reader, total_limit: int) -> tuple[int, str]:
 
 
 def _dumps(writer: Writer, reader: Reader, kept: Kept, dump_limit: int, total_limit: int) -> None:
-    for node in reader.children(DUMPS, r"devcd\d+"):
-        target = reader.link(f"{node}/failing_device").value or ""
-        device = (re.findall(BDF, target) or ["unknown"])[-1].lower().replace(":", "-")
-        name = f"{node.rpartition('/')[2]}-{device}.coredump"
+    for node, bdf in (dumps(reader).value or {}).items():
+        name = f"{node}-{bdf.replace(':', '-') or 'unknown'}.coredump"
         if writer.there(f"{kept.folder}/{name}"):
             continue  # a dump's number is used once a boot
         room, bound = _room(writer, reader, total_limit)
@@ -97,7 +92,7 @@ def _dumps(writer: Writer, reader: Reader, kept: Kept, dump_limit: int, total_li
             kept.cut[name] = f"not kept: {bound}"
             continue
         try:
-            size, is_cut = _copied(writer, f"{node}/data", f"{kept.folder}/{name}", limit)
+            size, is_cut = _copied(writer, f"{DUMPS}/{node}/data", f"{kept.folder}/{name}", limit)
         except Failed as error:
             kept.cut[name] = f"not kept: {error}"
             continue
@@ -145,7 +140,7 @@ def _copied(writer: Writer, source: str, path: str, limit: int, seconds: float =
 def _small(writer: Writer, kept: Kept, name: str, text: str, total_limit: int) -> None:
     """Write a text, unless all evidence would then take more than it may."""
     size = len(text.encode("utf-8"))
-    if writer.size(FOLDER) + size > total_limit:
+    if writer.size(EVIDENCE) + size > total_limit:
         kept.cut[name] = f"not kept: evidence takes at most {total_limit >> 20} MiB in all, and none is deleted"
         return
     writer.put(f"{kept.folder}/{name}", File(text=text, mode=0o600, owner=(0, 0)))

@@ -17,7 +17,7 @@ from ..settings.files import Failed, Writer
 from . import evidence, hooks
 from .ladder import is_load_time_fault, next_rung
 from .log import line_of, newest
-from .mark import MARK, READY, NotPassed, boot_faults, check, grant, is_boot_id, remove
+from .mark import EVIDENCE, MARK, READY, NotPassed, boot_faults, check, grant, is_boot_id, remove
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def look(reader: Reader, request: Request, has_evidence: bool) -> dict[str, Any]
     if said.value:
         uptime = reader.text("/proc/uptime").then(identity.parse_uptime).value
         held = [f"{one.pid} ({one.comm or '?'})" for one in holders.read(reader).render.value or ()]
-        kept = has_evidence or bool(place.value and reader.names(f"{evidence.FOLDER}/{place.value.boot_id}").value)
+        kept = has_evidence or bool(place.value and reader.names(f"{EVIDENCE}/{place.value.boot_id}").value)
         rung = next_rung(said.value, uptime, kept, list(dict.fromkeys(held)), request.probed)
     return {
         "ready": verdict.code == READY,

@@ -8,6 +8,7 @@ answer is never "nothing happened".
 from __future__ import annotations
 
 import json
+import re
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from ..readings import gpu_ids, kernel_log, pcie
 from ..readings.identity import parse_boot_id
 from ..readings.kernel_log import DMESG, JOURNAL, Event, parse_journal
 from ..readings.log_events import GPU_DRIVERS, driver_of, is_bad
-from ..readings.log_lines import NO_TIME, Clock
+from ..readings.log_lines import BDF, NO_TIME, Clock
 from ..readings.lspci import Device
 
 NEWEST = ("journalctl", "-k", "-b", "0", "-o", "json", "-n", "1", "--no-pager")
@@ -126,6 +127,22 @@ def _after_cursor(reader: Reader, cursor: str) -> Reading[Since]:
         said = problem or shorten(end.value.stderr)
         return Reading.no("exit" if end.value.rc else "absent", said, given.source)
     return Reading(found, given.source)
+
+
+DUMPS = "/sys/class/devcoredump"
+
+
+def dumps(reader: Reader) -> Reading[dict[str, str]]:
+    """Every device coredump: name of its node -> address of the device, "" when it is not on PCI. None is opened."""
+    names = reader.names(DUMPS)
+    if names.unread == "absent":
+        return Reading({}, DUMPS)
+
+    def of(name: str) -> str:
+        target = reader.link(f"{DUMPS}/{name}/failing_device").value or ""
+        return str((re.findall(BDF, target.lower()) or [""])[-1])
+
+    return names.then(lambda found: {name: of(name) for name in found if re.fullmatch(r"devcd\d+", name)})
 
 
 # -- what of it speaks against a card -----------------------------------------------------------------------------

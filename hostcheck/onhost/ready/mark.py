@@ -22,9 +22,10 @@ from ..readings.log_lines import NO_TIME
 from ..recording import utc
 from ..settings.files import Failed, File, Writer
 from .cards import look
-from .log import Position, against, boot_id, line_of, newest, since, ways
+from .log import Position, against, boot_id, dumps, line_of, newest, since, ways
 
 MARK = "/run/hostcheck/ready.json"
+EVIDENCE = "/var/lib/hostcheck/evidence"
 SCHEMA = "hostcheck/ready/1"
 READY, NOT_READY, WRONG_USE, NOT_TOLD = 0, 1, 2, 3
 
@@ -39,7 +40,7 @@ class Mark:
 
     boot_id: the boot that it holds for. passed_at: UTC. findings: status -> ids of the findings of the audit that
     passed, other than ok. receipts: digests of the probe's receipts. cards: address -> driver. log: place in the
-    kernel log up to which it was looked at.
+    kernel log up to which it was looked at. dumps: names of coredumps that were there then, and had been looked at.
     """
 
     boot_id: str
@@ -48,6 +49,7 @@ class Mark:
     findings: dict[str, list[str]] = field(default_factory=dict)
     receipts: tuple[str, ...] = ()
     cards: dict[str, str] = field(default_factory=dict)
+    dumps: tuple[str, ...] = ()
 
     def text(self) -> str:
         """The mark as it stands in the file."""
@@ -80,6 +82,7 @@ def parse(text: str) -> Mark:
         findings=_findings(plain.get("findings") or {}),
         receipts=tuple(str(one) for one in plain.get("receipts") or ()),
         cards={str(bdf): str(driver) for bdf, driver in plain["cards"].items()},
+        dumps=tuple(str(one) for one in plain.get("dumps") or ()),
     )
 
 
@@ -140,11 +143,11 @@ def _cards(reader: Reader, mark: Mark) -> Verdict | None:
 
 
 def _dumps(reader: Reader, mark: Mark) -> Verdict | None:
-    dumps = pcie.read_coredumps(reader)
-    if dumps.value is None:
-        return Verdict(NOT_TOLD, f"cannot tell: {dumps.source}: {dumps.unread}: {dumps.detail}")
-    own = [bdf for bdf in dumps.value if bdf in mark.cards]
-    return Verdict(NOT_READY, f"not ready: {own[0]} has a device coredump") if own else None
+    there = dumps(reader)
+    if there.value is None:
+        return Verdict(NOT_TOLD, f"cannot tell: {there.source}: {there.unread}: {there.detail}")
+    own = [(name, bdf) for name, bdf in there.value.items() if bdf in mark.cards and name not in mark.dumps]
+    return Verdict(NOT_READY, f"not ready: {own[0][1]} has a device coredump ({own[0][0]})") if own else None
 
 
 def _log(reader: Reader, mark: Mark) -> Verdict | None:
@@ -166,6 +169,12 @@ def faults(reader: Reader, position: Position) -> Reading[tuple[Event, ...]]:
     if said.value.missed and not found:
         return Reading.no("io", f"{said.value.missed} kernel messages were lost since then", said.source)
     return Reading(found, said.source)
+
+
+def kept(reader: Reader, boot: str) -> tuple[str, ...]:
+    """Names of the coredumps of a boot that are kept as evidence."""
+    names = reader.names(f"{EVIDENCE}/{boot}").value or ()
+    return tuple(name.partition("-")[0] for name in names if name.startswith("devcd"))
 
 
 # -- the gate -----------------------------------------------------------------------------------------------------
@@ -192,7 +201,8 @@ def grant(
     """Mark the host ready: it has passed on the boot `passed_on`.
 
     An older mark goes first. log_after: place in the kernel log (seconds since boot) up to which somebody has looked;
-    without it the whole boot must be without a fault. Raises NotPassed when something speaks against it, Failed for
+    without it the whole boot must be without a fault. A coredump stands against it, unless somebody has looked and it
+    is kept as evidence: its node stays for up to an hour. Raises NotPassed when something speaks against it, Failed for
     what the host refuses, ValueError for findings in another form.
     """
     told = _findings(findings)
@@ -214,6 +224,7 @@ def grant(
     cards = look(reader)
     if cards.value is None:
         raise NotPassed(f"{cards.source}: {cards.unread}: {cards.detail}")
+    seen = tuple(name for name in kept(reader, booted.value) if log_after is not None)
     mark = Mark(
         boot_id=booted.value,
         passed_at=utc(reader.taken_at()),
@@ -221,6 +232,7 @@ def grant(
         findings=told,
         receipts=receipts,
         cards={card.bdf: card.driver for card in cards.value if card.driver},
+        dumps=seen,
     )
     dumped = _dumps(reader, mark)
     if dumped is not None:
