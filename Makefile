@@ -8,8 +8,8 @@ PYTHON := $(shell for p in python3.13 python3.12 python3.11 python3; do \
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
-# One worker has the test VM's tests, the other all else: two cores are what they need, and never more are asked for.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+# Two workers, one of them for the test VM until that is done (tests/conftest.py): as many cores as they need.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 
 .PHONY: audit test test-long lint bench probe lab-image clean help
 

@@ -32,6 +32,11 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 READ_ONLY = ("/etc", "/boot", "/usr", "/var/lib", "/sys")
 MARK = "HOSTCHECK_TESTS_READ_ONLY"
 
+TOGETHER = (
+    "tests/lab/",  # one virtual machine is as much as a core can emulate
+    "tests/unit/test_readme.py",  # they write to the repository's own reports folder
+)
+
 
 class _SharedCode(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Answers ``ansible.module_utils.hostcheck`` with the package itself, so that both names are the same objects."""
@@ -55,16 +60,28 @@ class _SharedCode(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 sys.meta_path.insert(0, _SharedCode())
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in this hook too
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give tests that must not run beside each other to one worker.
+
+    Not by ``--dist loadgroup``: pytest-xdist 3.8 writes groups into a field that pytest 9.2 does not have any more, and
+    says nothing.
+    """
+    from xdist.scheduler import LoadScopeScheduling  # only there when there are workers
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return next((together for together in TOGETHER if nodeid.startswith(together)), nodeid)
+
+    return Scheduling(config, log)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of several workers one has all tests of the virtual machine; what takes long begins first, to end together.
+    """Of several workers one begins with the virtual machine, the other with playbooks: what takes longest comes first.
 
     One process alone keeps the order of the folders: the machine's image may still be being built.
     """
     order = {"lab": 0, "playbooks": 1, "unit": 2}
-    for item in items:
-        if item.get_closest_marker("lab"):
-            item.add_marker(pytest.mark.xdist_group("lab"))
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: order.get(item.path.parent.name, len(order)))
 

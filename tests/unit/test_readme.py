@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("reports")  # they write to the repository's own reports folder
-
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```console\n\$ ([^\n]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BLOCKS: dict[str, str] = dict(BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8")))
