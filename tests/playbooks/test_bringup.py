@@ -115,6 +115,24 @@ def snapshot(root: Path) -> dict[str, Any]:
     }
 
 
+def test_a_canary_that_loses_a_card_stops_all_that_come_after_it(fleet: Fleet) -> None:
+    lost = fleet.add("gpu-1", fail_op="smoke", fail_code=f'if request["index"] == 1: {proving_worker.LOST}')
+    last = fleet.add("gpu-2")
+    for root in (lost, last):
+        old_mark(root)
+    untouched = snapshot(last)
+    played = fleet.play()
+    assert played.returncode == 2, played.stdout + played.stderr
+    state = fleet.state()
+    assert [host.result for host in state.hosts.values()] == ["failed", "waiting"]
+    assert "0000:e3:00.0: device_lost: UR_RESULT_ERROR_DEVICE_LOST" in state.hosts["gpu-1"].said
+    assert not (lost / MARK).exists()
+    assert list((lost / "var/lib/hostcheck/evidence").glob("*/evidence-*.json"))
+    assert "Next, for a person" in played.stdout
+    assert snapshot(last) == untouched
+
+
+@pytest.mark.long
 def test_a_canary_that_passes_a_card_that_is_lost_and_a_batch_that_does_not_begin(fleet: Fleet) -> None:
     canary = fleet.add("gpu-1", "one-card-b450-x8")
     lost = fleet.add("gpu-2", fail_op="smoke", fail_code=f'if request["index"] == 1: {proving_worker.LOST}')
@@ -240,7 +258,6 @@ def test_preflight_in_front_of_a_launch(fleet: Fleet) -> None:
     fleet.add("held", "four-card-gen4", HELD)
     fleet.add("faulted", "four-card-gen4", {"log": FAULT})
     fleet.add("unpinned")
-    fleet.add("lost", fail_op="allreduce", fail_code=proving_worker.LOST)
     fleet.hosts["unpinned"]["hostcheck_expect"]["settings"] = {"collective_env": {"interface": {"name": "eth1"}}}
     marks = {name: old_mark(Path(host["hostcheck_root"])) for name, host in fleet.hosts.items()}
     played = fleet.play("preflight.yml")
@@ -250,10 +267,19 @@ def test_preflight_in_front_of_a_launch(fleet: Fleet) -> None:
     assert "0000:43:00.0 is in use" in said["held"]
     assert "faulted on this boot" in said["faulted"]
     assert "no interface has it" in said["unpinned"]
-    assert "device_lost" in said["lost"]
-    assert set(said) == {"held", "faulted", "unpinned", "lost"}
-    assert {name for name, mark in marks.items() if not mark.exists()} == {"faulted", "lost"}
-    assert fleet.play("preflight.yml", "--limit", "good").returncode == 0
+    assert set(said) == {"held", "faulted", "unpinned"}
+    assert [name for name, mark in marks.items() if not mark.exists()] == ["faulted"]
+
+
+@pytest.mark.long
+def test_a_launcher_goes_by_the_exit_code_of_its_host(fleet: Fleet) -> None:
+    fleet.add("good")
+    fleet.add("lost", fail_op="allreduce", fail_code=proving_worker.LOST)
+    fleet.stranger("gone")
+    mark = old_mark(Path(fleet.hosts["lost"]["hostcheck_root"]))
+    codes = {name: fleet.play("preflight.yml", "--limit", name).returncode for name in fleet.hosts}
+    assert codes == {"good": 0, "lost": 2, "gone": 4}
+    assert not mark.exists()
 
 
 @pytest.mark.long
