@@ -304,7 +304,7 @@ class Expectation(Model):
     """What a class of hosts should be; the content of ``hostcheck_expect`` and of an expectation file.
 
     required: ids (``*`` allowed) that must not be unknown; None: `REQUIRED_WITH_GPU` when a GPU is present or expected.
-    module_parameters: by driver, values of its parameters as /sys/module shows them, e.g. ``{xe: {probe_display: "N"}}``.
+    module_parameters: by driver, values of its parameters as /sys/module shows them, e.g. ``xe: {probe_display: "N"}``.
     boost_off_reason: why this host runs without boost on purpose; turns `cpu.boost` from `warn` into `info`.
     slot_link: the link that a slot can give, by the BDF of the card's uplink or of the port above it.
     pythons: interpreters or environments of this host whose torch is looked up, besides the usual places.

@@ -114,7 +114,8 @@ def initrd(facts: Facts, expectation: Expectation, previous: Facts | None = None
     """`boot.initrd`
 
     Why: a kernel package without its initrd leaves a host that does not come back (arc-host-facts A.1: mainline kernel
-    packages, update-initramfs -c needed), and a removed package leaves an entry without files.
+    packages, update-initramfs -c needed), and a removed package leaves an entry without files. An initrd that is older
+    than xe's module or firmware brings the old ones back at every boot, whatever the package says.
     """
     boot = facts.next_boot
     if boot.loader.unread == "absent":
@@ -131,17 +132,48 @@ def initrd(facts: Facts, expectation: Expectation, previous: Facts | None = None
         problems.append(f"the entry of {release} loads no initrd")
     if boot.modules.value is False:
         problems.append(f"/lib/modules/{release} is not there")
+    step = f"update-initramfs -c -k {release} && update-grub"
+    old = boot.stale.value if has_xe(facts) else None
+    if old and not problems:
+        step = f"update-initramfs -u -k {release}"
+    if old:
+        problems.append(f"{boot.stale.source} is older than {', '.join(old)}, which it may hold")
     if problems:
-        step = f"update-initramfs -c -k {release} && update-grub"
         if boot.loader.value != "grub":
             step = f"dracut -f --kver {release}"
-        wanted = "kernel, initrd and modules on disk"
+        wanted = "kernel, initrd and modules on disk, the initrd the newest"
         yield Finding("boot.initrd", HOST, Status.warn, "; ".join(problems), wanted, boot.missing_files.source, step)
     elif boot.modules.value is None and boot.modules.unread not in ("absent", "not_understood"):
         yield unknown("boot.initrd", boot.modules)
     else:
         seen = ", ".join((*(boot.initrd.value or ()), f"modules of {release}"))
         yield Finding("boot.initrd", HOST, Status.ok, seen, source=boot.missing_files.source)
+
+
+def has_xe(facts: Facts) -> bool:
+    """Has this host a card that xe drives?"""
+    return any(gpu.driver.value == "xe" for gpu in facts.pcie.gpus.value or ())
+
+
+def loaded(facts: Facts) -> dict[str, str]:
+    """Name of a GuC file, e.g. ``bmg_guc_70.bin`` -> the version that the driver says it loaded from it."""
+    found: dict[str, str] = {}
+    for event in facts.kernel_log.events.value or ():
+        if event.kind == "guc.loaded" and not event.previous_boot:
+            file, version = (event.details.get(key, "").rpartition(", ")[2] for key in ("file", "version"))
+            found[file.rpartition("/")[2]] = version
+    return found
+
+
+def reloads(facts: Facts) -> list[str]:
+    """GuC files whose version on disk is not the one that runs, for a person."""
+    found = []
+    running = loaded(facts)
+    for one in facts.next_boot.guc_versions.value or ():
+        name = one.path.rpartition("/")[2].removesuffix(".zst").removesuffix(".xz")
+        if name in running and one.version.value is not None and one.version.value != running[name]:
+            found.append(f"{one.path} is {one.version.value}, {running[name]} runs")
+    return found
 
 
 @check("boot.automatic", title="Nothing reboots this host by itself")
@@ -182,7 +214,8 @@ def firmware(facts: Facts, expectation: Expectation, previous: Facts | None = No
     """`boot.firmware`
 
     Why: the kernel tries the plain name before the compressed one, so a ``.bin`` that was copied by hand wins over the
-    package's ``.bin.zst`` at the next load, and a wrong one ends the probe with -EINVAL (arc-host-facts A.1).
+    package's ``.bin.zst`` at the next load, and a wrong one ends the probe with -EINVAL (arc-host-facts A.1). A version
+    in a file's own header that is not the one that runs is told: the next load takes it, or the initrd's older copy.
     """
     boot = facts.next_boot
     if boot.shadowing.unread == "absent" or boot.guc_files.value == ():
@@ -200,6 +233,10 @@ def firmware(facts: Facts, expectation: Expectation, previous: Facts | None = No
             source=boot.shadowing.source,
             next_step=f"dpkg -S {hiding[0]}  # if no package owns it: move it away, update-initramfs -u",
         )
+    elif told := reloads(facts):
+        yield Finding("boot.firmware", HOST, Status.info, "; ".join(told), source=boot.guc_files.source, next_step=SHOW)
     else:
-        seen = ", ".join(path.rpartition("/")[2] for path in need(boot.guc_files))
+        versions = {one.path: one.version.value for one in boot.guc_versions.value or ()}
+        names = {path: path.rpartition("/")[2] for path in need(boot.guc_files)}
+        seen = ", ".join(f"{name} {versions.get(path) or ''}".strip() for path, name in names.items())
         yield Finding("boot.firmware", HOST, Status.ok, seen, source=boot.guc_files.source)

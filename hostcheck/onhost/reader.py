@@ -111,12 +111,17 @@ class Output:
 
 @dataclass(frozen=True)
 class Stat:
-    """Owner and mode of a file. mode: type and permission bits; rdev: (major, minor) of a device node."""
+    """Owner and mode of a file. mode: type and permission bits; rdev: (major, minor) of a device node.
+
+    changed: seconds since the epoch of the last change of its content or its place, 0 where that is not known. A
+    package keeps the time at which a file was made, so the time of its content alone does not tell when it came.
+    """
 
     mode: int
     uid: int
     gid: int
     rdev: tuple[int, int]
+    changed: int = field(default=0, compare=False)
 
 
 def shorten(text: str, limit: int = 200) -> str:
@@ -466,7 +471,14 @@ class LiveReader(Reader):
         except OSError as error:
             return refused(error, path)
         return Reading(
-            Stat(found.st_mode, found.st_uid, found.st_gid, (os.major(found.st_rdev), os.minor(found.st_rdev))), path
+            Stat(
+                found.st_mode,
+                found.st_uid,
+                found.st_gid,
+                (os.major(found.st_rdev), os.minor(found.st_rdev)),
+                int(max(found.st_mtime, found.st_ctime)),
+            ),
+            path,
         )
 
     def space(self, path: str) -> Reading[tuple[int, int]]:

@@ -233,7 +233,14 @@ class RecordedReader(Reader):
             mode = found["mode"]
             major, minor = found.get("rdev") or (0, 0)
             return Reading(
-                Stat(int(mode, 8) if isinstance(mode, str) else mode, found["uid"], found["gid"], (major, minor)), path
+                Stat(
+                    int(mode, 8) if isinstance(mode, str) else mode,
+                    found["uid"],
+                    found["gid"],
+                    (major, minor),
+                    found.get("changed", 0),
+                ),
+                path,
             )
         if self.beneath is not None:
             return self.beneath.stat(path)
@@ -415,6 +422,7 @@ class Recorder(Reader):
                 "uid": found.uid,
                 "gid": found.gid,
                 "rdev": list(found.rdev),
+                **({"changed": found.changed} if found.changed else {}),
             }
         return reading
 

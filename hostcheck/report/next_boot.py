@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from ..checks.next_boot import change, release_running
+from ..checks.next_boot import change, has_xe, release_running, reloads
 from ..findings import Status
 from ..onhost.gather import Facts
 from ..onhost.readings import gpu_ids
@@ -108,6 +108,9 @@ def _firmware(facts: Facts) -> Iterator[Row]:
     yield Row("firmware", "; ".join(parts))
     for path in boot.shadowing.value or ():
         yield Row("", f"{path} hides the package's file", None)
+    old = boot.stale.value if has_xe(facts) else None
+    for text in reloads(facts):
+        yield Row("", f"{text}{', and the initrd is older than the file' if old else ''}", None if old else True)
 
 
 def _settings(facts: Facts) -> Iterator[Row]:

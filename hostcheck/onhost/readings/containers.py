@@ -410,7 +410,8 @@ def read_container(reader: Reader, engine: str, id: str) -> Container:
 def read_bundle(reader: Reader, engine: str, id: str) -> Container:
     """A container of containerd (nerdctl, Kubernetes) or CRI-O, by the bundle that it runs from.
 
-    Only root may read it. Their lists of images are databases, so a digest is known only where the image was asked for by it.
+    Only root may read it. Their lists of images are databases, so a digest is known only where the image was asked for
+    by it.
     """
     places = [f"{CRIO}/{id}/userdata"]
     refused: Reading[dict[str, str]] | None = None

@@ -9,13 +9,18 @@ Sources: GRUB manual (default, saved_entry, next_entry, blscfg), boot loader spe
 
 from __future__ import annotations
 
+import base64
 import fnmatch
+import importlib
+import lzma
 import re
+import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..reader import Reader, Reading, shorten
+from ..recording import Recorder
 from ..settings.boot_entries import parse_bls, words
 
 GRUB_FOLDERS = ("/boot/grub", "/boot/grub2")
@@ -26,6 +31,10 @@ MENU_LIMIT = 16 << 20
 GRUB_DEFAULTS = ("/etc/default/grub", "/etc/default/grub.d")
 FIRMWARE = ("/lib/firmware/updates/xe", "/lib/firmware/xe")
 COMPRESSED = (".zst", ".xz")
+BLOB_LIMIT = 8 << 20  # bytes; a GuC blob has some hundred KB
+HEADER = 128  # bytes of struct uc_css_header (drivers/gpu/drm/xe/xe_uc_fw_abi.h)
+ZSTD, XZ = b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\0"
+STALE = 3600  # seconds; a host that was copied has all of its files from within less
 REBOOT_REQUIRED = "/run/reboot-required"
 APT_FILES = ("/etc/apt/apt.conf.d", "/etc/apt/apt.conf")
 APT_KEYS = ("apt::periodic::unattended-upgrade", "apt::periodic::enable")
@@ -38,6 +47,14 @@ TIMERS = "/etc/systemd/system/timers.target.wants"
 FREE_FORM = re.compile(
     r"/boot/grub2?/grub\.cfg$|/etc/default/grub(?:$|\.d/)|/etc/apt/apt\.conf(?:$|\.d/)|/etc/dnf/automatic\.conf$"
 )
+
+
+@dataclass(frozen=True)
+class Firmware:
+    """A GuC file on disk. version: that of its header, e.g. ``70.54.0``."""
+
+    path: str
+    version: Reading[str]
 
 
 @dataclass(frozen=True)
@@ -54,6 +71,8 @@ class NextBoot:
     kernels: every kernel file that the menu's entries name, recovery entries included.
     pending_arguments: words that the files for the menu's generator hold and the entry lacks.
     guc_files: names of GuC firmware on disk. shadowing: uncompressed ones beside a compressed one: they win.
+    guc_versions: the file that the driver would take of each name, the uncompressed one first, with its version.
+    stale: files of xe (module, GuC) that came more than an hour after the initrd; absent where times are not known.
     reboot_required: packages that asked for a reboot; ``("",)`` when none is named; () when nobody did.
     unattended: are packages upgraded without a person? automatic_reboot: ``""`` never, else when, e.g. ``02:00``.
     """
@@ -73,6 +92,8 @@ class NextBoot:
     pending_arguments: Reading[tuple[str, ...]]
     guc_files: Reading[tuple[str, ...]]
     shadowing: Reading[tuple[str, ...]]
+    guc_versions: Reading[tuple[Firmware, ...]]
+    stale: Reading[tuple[str, ...]]
     reboot_required: Reading[tuple[str, ...]]
     unattended: Reading[bool]
     automatic_reboot: Reading[str]
@@ -583,6 +604,88 @@ def read_firmware(reader: Reader) -> tuple[Reading[tuple[str, ...]], Reading[tup
     return Reading(tuple(sorted(paths)), FIRMWARE[-1]), Reading(hiding, FIRMWARE[-1])
 
 
+def parse_css_header(data: bytes) -> str:
+    """Return the version of a GuC blob by its header, as the driver reads it (xe_uc_fw.c, parse_css_header).
+
+    >>> words = [6, 32, 0x10000, 0, 0x8086, 0, 9, 0, 0, 0, 0] + [0] * 5 + [70 << 16 | 54 << 8] + [0] * 15
+    >>> parse_css_header(struct.pack("<32I", *words))
+    '70.54.0'
+
+    Raises ValueError for anything that is no such header.
+    """
+    if len(data) < HEADER:
+        raise ValueError(f"expected a header of {HEADER} bytes, got {len(data)}")
+    found = struct.unpack("<32I", data[:HEADER])
+    size, key, modulus, exponent = found[1], *found[7:10]
+    if size - key - modulus - exponent != HEADER // 4:
+        raise ValueError(f"no header of a firmware: its parts have {size}, {key}, {modulus} and {exponent} words")
+    version = found[16]
+    return f"{version >> 16 & 0xFF}.{version >> 8 & 0xFF}.{version & 0xFF}"
+
+
+def unpacked(data: bytes) -> bytes:
+    """The first bytes of a blob, plain or compressed. Raises ValueError, LookupError where this Python cannot do it."""
+    try:
+        if data.startswith(XZ):
+            return lzma.LZMADecompressor().decompress(data, HEADER)
+        if data.startswith(ZSTD):
+            zstd = importlib.import_module("compression.zstd")  # Python 3.14
+            return bytes(zstd.ZstdDecompressor().decompress(data, HEADER))
+    except ImportError:
+        raise LookupError("zstd is understood by Python from 3.14 on") from None
+    except Exception as error:  # each module has an error of its own
+        raise ValueError(f"cannot be unpacked: {error}") from None
+    return data[:HEADER]
+
+
+def read_version(reader: Reader, path: str) -> Reading[str]:
+    """Version of a GuC file; a recording keeps no more of the blob than its header."""
+    inner = reader.inner if isinstance(reader, Recorder) else reader
+    data = inner.data(path, BLOB_LIMIT)
+    if data.value is None:
+        return reader.data(path, BLOB_LIMIT).then(lambda _: "")
+    try:
+        header: Reading[bytes] = data.then(unpacked)
+    except LookupError as error:
+        return Reading.no("tool_missing", str(error), path)
+    if isinstance(reader, Recorder) and header.value is not None:
+        kept = {"base64": base64.b64encode(header.value).decode("ascii")}
+        reader.kept["files"][reader._real(path)] = kept
+    return header.then(parse_css_header)
+
+
+def read_versions(reader: Reader, files: Reading[tuple[str, ...]]) -> Reading[tuple[Firmware, ...]]:
+    """The file of each name that the driver would take: plain ones of any folder come before compressed ones."""
+    taken: dict[str, str] = {}
+    for path in sorted(files.value or (), key=lambda one: (one.endswith(COMPRESSED), "/updates/" not in one, one)):
+        taken.setdefault(_stem(path), path)
+    return files.then(lambda _: tuple(Firmware(path, read_version(reader, path)) for _, path in sorted(taken.items())))
+
+
+def read_stale(
+    reader: Reader, chosen: Chosen, release: str, firmware: Reading[tuple[Firmware, ...]]
+) -> Reading[tuple[str, ...]]:
+    """Files of xe that the initrd of an entry may hold in an older form."""
+    if not chosen.node.initrd:
+        return Reading.no("absent", "the entry loads no initrd", "/boot")
+    there = file_of(reader, chosen.node.initrd[-1])
+    if not there.value:
+        return there.then(lambda _: ()) if there.value is None else Reading.no("absent", "no initrd", there.source)
+    made = reader.stat(there.source)
+    if made.value is None or not made.value.changed:
+        return made.then(lambda _: ()) if made.value is None else Reading.no("absent", "no time", there.source)
+    folder = f"/lib/modules/{release}/kernel/drivers/gpu/drm/xe"
+    paths = [one.path for one in firmware.value or ()] + list(reader.children(folder, r"xe\.ko(\.\w+)?"))
+    found = []
+    for path in paths:
+        came = reader.stat(path)
+        if came.value is None:
+            return came.then(lambda _: ())
+        if came.value.changed > made.value.changed + STALE:
+            found.append(path)
+    return Reading(tuple(sorted(found)), there.source)
+
+
 def _stem(path: str) -> str:
     """The name that the driver asks for."""
     return re.sub(r"\.(?:zst|xz)$", "", path.rpartition("/")[2])
@@ -652,6 +755,10 @@ def read(reader: Reader) -> NextBoot:
         listed = reader.names("/lib/modules")
         modules = listed.then(lambda names: release.value in names)
     guc_files, shadowing = read_firmware(reader)
+    guc_versions = read_versions(reader, guc_files)
+    stale: Reading[tuple[str, ...]] = release.then(lambda _: ())
+    if chosen.value is not None and release.value is not None:
+        stale = read_stale(reader, chosen.value, release.value, guc_versions)
     unattended, automatic_reboot = read_upgrades(reader)
     return NextBoot(
         running=reader.text("/proc/cmdline").then(parse_running),
@@ -671,6 +778,8 @@ def read(reader: Reader) -> NextBoot:
         pending_arguments=read_pending(reader, chosen),
         guc_files=guc_files,
         shadowing=shadowing,
+        guc_versions=guc_versions,
+        stale=stale,
         reboot_required=read_reboot_required(reader),
         unattended=unattended,
         automatic_reboot=automatic_reboot,
