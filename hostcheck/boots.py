@@ -405,7 +405,8 @@ def sentence(claim: Mapping[str, Any], judged: verdict.Verdict) -> str:
     arms = {arm: claim["arms"].get(arm, arm) for arm in ARMS}
     if "ratio" not in f:
         spans = [
-            f"{arm} ({arms[arm]}) {f[f'{low}_low']:.4g} to {f[f'{low}_high']:.4g} {unit} in {f[f'boots_{low}']} boots"
+            f"{arm} ({arms[arm]}) {f[f'{low}_low']:.4g} to {f[f'{low}_high']:.4g} {unit} "
+            f"in {f[f'boots_{low}']} boot{'' if f[f'boots_{low}'] == 1 else 's'}"
             for arm, low in (("A", "a"), ("B", "b"))
             if f"{low}_low" in f
         ]
@@ -474,7 +475,7 @@ def parts(path: Path, document: Mapping[str, Any]) -> list[Boot]:
     """Return the boots of a document from the files that it names. Raises Refused for one that is not there."""
     found = []
     for row in document["boots"]:
-        file = path.parent / row["file"]
+        file = beside(path.parent, row["file"])
         try:
             receipt = receipts.load(file)
         except (OSError, receipts.NotAReceipt) as error:
@@ -518,5 +519,10 @@ def _order(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def relative(file: Path, folder: Path) -> str:
-    """Return how a receipt is named in a document that lies in ``folder``."""
-    return os.path.relpath(file, folder)
+    """Return how a receipt is named in a document that lies in ``folder``, which need not be there yet."""
+    return os.path.relpath(os.path.realpath(file), os.path.realpath(folder))
+
+
+def beside(folder: Path, name: str) -> Path:
+    """Return the file that a document in ``folder`` names; the reverse of `relative`."""
+    return Path(os.path.normpath(Path(os.path.realpath(folder)) / name))

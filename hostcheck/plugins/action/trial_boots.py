@@ -105,7 +105,7 @@ def read(folder: Path, rows: Sequence[Mapping[str, Any]]) -> list[boots.Boot]:
     found = []
     for row in rows:
         try:
-            receipt = receipts.load(folder / row["file"])
+            receipt = receipts.load(boots.beside(folder, row["file"]))
         except (OSError, receipts.NotAReceipt) as error:
             raise boots.Refused(f"{row['file']} is no receipt: {error}") from error
         problems = receipts.verify(receipt)

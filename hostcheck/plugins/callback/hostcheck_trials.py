@@ -85,7 +85,7 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]
         words = {host: self._words.get(host, ("not tried", "")) for host in self._hosts}
         lines = [""]
         for host, (word, said) in sorted(words.items()):
-            text = visible(f"{host}: {said or word}")
+            text = visible(said if said.startswith(f"{host}: ") else f"{host}: {said or word}")
             lines += textwrap.wrap(text, 80, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
         self._display.display("\n".join([*lines, trial.tally({host: word for host, (word, _) in words.items()})]))
 
@@ -106,4 +106,4 @@ def outcome(answer: dict[str, Any]) -> tuple[str, str]:
 
 
 def _message(result: Any) -> str:
-    return f"{result.task.get_name()}: {str(result.result.get('msg') or 'no message').strip()}"
+    return str(result.result.get("msg") or f"{result.task.get_name()} failed").strip()
