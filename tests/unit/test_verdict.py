@@ -53,6 +53,8 @@ INVALID = [
     ({"fault_lines_before": ["xe 0000:23:00.0: wedged"]}, "fault on this boot before the start"),
     ({"fault_lines_new": ["xe 0000:23:00.0: Engine reset"]}, "fault during the measurement"),
     ({"card": "suspended"}, "card: suspended"),
+    ({"interrupted": "ended by SIGHUP"}, "interrupted: ended by SIGHUP"),
+    ({"refused": ["arm B: /x: EBUSY"]}, "the setting could not be written: arm B: /x: EBUSY"),
     ({"failures": ["device_lost: UR_RESULT_ERROR_DEVICE_LOST"]}, "DEVICE_LOST"),
     ({"failures": ["hung: no answer within 20 s"]}, "hung"),
     ({"wrong_results": ["100 adds of one gave 99.0"]}, "wrong result: 100 adds"),
@@ -312,6 +314,62 @@ def test_gains_of_two_switches_are_not_added() -> None:
     assert all(one["p"] <= 0.03 for one in found.values())
     with pytest.raises(ValueError, match="no blocks"):
         verdict.interaction([])
+
+
+SWITCHED = Exercise(iterations=9, evidence={"A:readback": {"A": ["off"] * 4, "B": ["on"] * 4}})
+
+
+def crossed(
+    a: float, b: float, both: float, n: int = 16, spread: float = 0.005, exercise: Exercise = SWITCHED, **changes: Any
+) -> verdict.Crossed:
+    """A trial of two switches whose arms take these times of the base."""
+    random = np.random.default_rng(3)
+    scatter = random.normal(0, spread, (n, 4))
+    levels = {"base": 1.0, "A": a, "B": b, "A+B": both}
+    quads = [
+        {arm: 3.0 * level * math.exp(x) for (arm, level), x in zip(levels.items(), row, strict=True)} for row in scatter
+    ]
+    one = trial(spread=spread, arms={arm: f"arm {arm}" for arm in levels}, planned=n, pairs=[], **changes)
+    return verdict.Crossed(one, quads, {"A": exercise, "B": SWITCHED})
+
+
+def words(found: verdict.Verdict) -> dict[str, Any]:
+    return {name: one["word"] for name, one in found.figures["effects"].items()}
+
+
+def test_each_effect_of_two_switches_has_its_own_word_and_gains_are_not_added() -> None:
+    found = verdict.judge_crossed(crossed(0.9, 0.8, 0.8))
+    assert found.word == verdict.IMPROVED
+    assert words(found) == {"A": "improved", "B": "improved", "A+B": "improved", "interaction": "regressed"}
+    assert found.figures["effects"]["A+B"]["ratio"] == pytest.approx(0.8, rel=0.01)
+    said = verdict.crossed_sentence(crossed(0.9, 0.8, 0.8), found)
+    assert "latency of A+B (arm A+B) / base (arm base) = 0.8" in said
+    assert "together they are slower than each alone lets expect" in said
+    assert words(verdict.judge_crossed(crossed(1.0, 1.2, 1.2))) == {
+        "A": "no_change", "B": "regressed", "A+B": "regressed", "interaction": "no_change",
+    }  # fmt: skip
+    assert set(words(verdict.judge_crossed(crossed(1.0, 1.0, 1.0))).values()) == {"no_change"}
+    assert words(verdict.judge_crossed(crossed(0.97, 0.97, 0.94, spread=0.03)))["interaction"] == "inconclusive"
+
+
+def test_what_makes_a_trial_of_two_switches_worthless() -> None:
+    good = (0.9, 0.8, 0.8)
+    assert verdict.judge_crossed(crossed(*good, guards=guards(card="is wedged"))).word == verdict.INVALID
+    dead = Exercise(iterations=9, evidence={"A:readback": {"A": ["off"], "B": ["off"]}})
+    found = verdict.judge_crossed(crossed(*good, exercise=dead))
+    assert found.word == verdict.VACUOUS
+    assert found.reasons[0].startswith("switch A: no evidence that the setting acted")
+    never = verdict.judge_crossed(crossed(*good, exercise=dataclasses.replace(SWITCHED, iterations=0)))
+    assert never.reasons == ("switch A: the path under test ran 0 times",)
+    noisy = verdict.judge_crossed(crossed(*good, sham=[pairs(12, 0.0, 0.4, 7)]))
+    assert (noisy.word, noisy.reasons[0][:14]) == (verdict.INCONCLUSIVE, "host too noisy")
+    unread = verdict.judge_crossed(crossed(*good, guards=guards(log_read=False)))
+    assert unread.word == verdict.INCONCLUSIVE
+    assert unread.reasons[0] == "the kernel log was not readable: faults cannot be excluded"
+    assert verdict.judge_crossed(crossed(*good, n=0)).reasons == ("no quad was measured",)
+    fell = crossed(*good, n=0)
+    fell = dataclasses.replace(fell, trial=dataclasses.replace(fell.trial, exercise=Exercise(fell_back=["device cpu"])))
+    assert verdict.judge_crossed(fell).reasons == ("fell back: device cpu",)
 
 
 @pytest.mark.parametrize("effect", simulation.EFFECTS)
