@@ -390,6 +390,16 @@ def test_cgroup_version_1_knows_no_limit_of_swap(tmp_path: Path) -> None:
         tree.apply("container_memory", LIMITS)
 
 
+def test_a_tool_that_does_not_answer_is_no_answer(tmp_path: Path) -> None:
+    tree = packaged(limited(Tree(tmp_path / "root")))
+    tree.program("docker", "#!/bin/sh\necho Cannot connect to the Docker daemon >&2\nexit 1\n")
+    tree.program("dpkg-query", "#!/bin/sh\necho parsing error >&2\nexit 2\n")
+    with pytest.raises(Failed, match="exit 1, not understood: Cannot connect"):
+        tree.apply("container_memory", LIMITS)
+    with pytest.raises(Failed, match="dpkg-query: exit 2: parsing error"):
+        tree.apply("package_pins", PINS)
+
+
 def test_no_engine_and_a_unit_that_does_not_run(tmp_path: Path) -> None:
     tree = Tree(tmp_path / "root")
     unit(tree, "vllm.service")

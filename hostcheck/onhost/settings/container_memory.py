@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..reader import shorten
 from ..readings import containers
 from . import units
 from .engine import Changed, Goal, Host, OwnedFile, Plan, Record, Refused, Setting, Thing, Value, View, keys_of
-from .files import File
+from .files import Failed, File
 
 NAME = "container_memory"
 CGROUPS = "/sys/fs/cgroup"
@@ -66,7 +67,7 @@ def _bytes(host: Host, path: str) -> int | None:
 
 
 def _measured(host: Host, what: str, cgroup: str, mib: int) -> None:
-    """Raises Refused where the wanted limit is below what the cgroup uses or has used."""
+    """Raises Refused where the wanted limit is below what the cgroup uses or has used, pages of files included."""
     used = {name: _bytes(host, f"{cgroup}/memory.{name}") for name in ("peak", "current")}
     most = max((size for size in used.values() if size is not None), default=0)
     if 0 < mib * MIB < most:
@@ -107,11 +108,15 @@ def drop_in_text(unit: str, mib: int) -> str:
     return f"{head}[{SECTIONS[unit.rpartition('.')[2]]}]\n{memory}MemorySwapMax=0\n"
 
 
+def _asked(unit: str) -> tuple[str, ...]:
+    return ("systemctl", "show", "-p", "ControlGroup", "--value", unit)
+
+
 def cgroup_of(host: Host, unit: str) -> str:
     """Folder of the cgroup of a unit that runs, "" for one that does not."""
     path = f"/system.slice/{unit}"
     if host.booted():
-        path = host.must(host.reader.output(("systemctl", "show", "-p", "ControlGroup", "--value", unit))).strip()
+        path = host.must(host.reader.output(_asked(unit))).strip()
     folder = f"{CGROUPS}{path}"
     return folder if path and host.reader.line(f"{folder}/memory.current").unread != "absent" else ""
 
@@ -134,7 +139,7 @@ def _outside(host: Host, unit: str) -> str:
     text = host.must(host.reader.text(path)) if path else ""
     for line in re.findall(r"(?m)^ExecStart=(.*(?:\\\n.*)*)", text):
         engine = re.search(r"(?:^|[/\s])(docker|podman)\s(?:.*\s)?(?:run|start|compose)\b", line.replace("\\\n", " "))
-        if engine and not re.search(r"--cgroups[= ](?:split|no-conmon|disabled)", line):
+        if engine and not re.search(r"--cgroups[= ](?:split|disabled)", line):
             return engine.group(1)
     return ""
 
@@ -152,7 +157,9 @@ def _unit_goals(host: Host, unit: str, mib: int, warnings: list[str]) -> list[Go
             f"{NAME}: {unit}: its container is in another cgroup: {units.fragment(host, unit)} starts it by {engine}. "
             f"Give --memory and --memory-swap there, and declare the container under {NAME}.containers"
         )
-    goals = [Goal(OwnedFile(drop_in(unit), (RELOAD,)), File(drop_in_text(unit, mib)).plain())]
+    # Running units get their new limits after daemon-reload was answered, and before the next question is.
+    finish = (RELOAD, _asked(unit))
+    goals = [Goal(OwnedFile(drop_in(unit), finish), File(drop_in_text(unit, mib)).plain())]
     cgroup = cgroup_of(host, unit)
     if cgroup:
         _measured(host, unit, cgroup, mib)
@@ -181,14 +188,18 @@ class Container:
 
 
 def find(host: Host, name: str, engines: Sequence[str] = ENGINES) -> Container | None:
-    """The container of this name, None when no engine here has one."""
+    """The container of this name, None when no engine here has one. Raises Failed for an engine that does not say."""
     for engine in engines:
         if not host.writer.has(engine):
             continue
         ran = host.must(host.reader.run((engine, "container", "inspect", "--format", FORM, name)))
+        if ran.rc != 0 and "no such container" in ran.stderr.lower():
+            continue
         match = re.fullmatch(r"(true|false) (-?\d{1,18}) (-?\d{1,18}) ([0-9a-f]{12,64})", ran.stdout.strip())
-        if ran.rc == 0 and match:
-            return Container(engine, match[1] == "true", int(match[2]), int(match[3]), match[4])
+        if ran.rc != 0 or not match:
+            said = shorten(ran.stderr or ran.stdout)
+            raise Failed(f"{engine} container inspect {name}: exit {ran.rc}, not understood: {said}")
+        return Container(engine, match[1] == "true", int(match[2]), int(match[3]), match[4])
     return None
 
 

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..reader import shorten
 from .engine import Changed, Goal, Host, Plan, Record, Refused, Setting, Thing, View, keys_of, load_state
+from .files import Failed
 
 NAME = "package_pins"
 APT, DNF = "apt", "dnf"
@@ -87,6 +89,8 @@ class Hold(Thing):
         tool, _, name = self.key.partition(" ")
         if tool == APT:
             ran = host.must(host.reader.run(("dpkg-query", "-W", "-f", "${Status}\\n", name)))
+            if ran.rc not in (0, 1):  # 1: no such package; 2: the list itself could not be read (dpkg-query(1))
+                raise Failed(f"dpkg-query: exit {ran.rc}: {shorten(ran.stderr)}")
             return parse_status(ran.stdout) or None
         if host.must(host.reader.run(("rpm", "-q", name))).rc != 0:
             return None
