@@ -248,6 +248,12 @@ def test_the_same_thing_twice_is_refused(tree: Tree) -> None:
         trials.run(host, prepared)
 
 
+def test_in_a_container_it_is_refused(tree: Tree) -> None:
+    tree.put("/run/.containerenv", "")
+    prepared = trials.prepare(Host(str(tree.root)), request(["x"], PERFORMANCE))
+    assert prepared.refused[0].startswith("this is a container (podman): run it on the host")
+
+
 def test_a_worker_that_is_killed_is_invalid_and_put_back(tree: Tree) -> None:
     word, reasons = verdict(trial(tree, governed(tree, extra="if blocks == 22: os.kill(os.getpid(), 9)")))
     assert word == "invalid"
@@ -318,7 +324,7 @@ def in_arm_b(tree: Tree) -> bool:
 
 
 def test_kill_9_of_the_trial_puts_the_values_back_at_once(tree: Tree) -> None:
-    command = governed(tree, block_s=0.3)
+    command = governed(tree, block_s=0.1)
     running = started(tree, command, "pairs pair 3")
     assert eventually(lambda: in_arm_b(tree))
     os.kill(running.pid, signal.SIGKILL)
@@ -339,7 +345,7 @@ def test_kill_9_of_the_trial_puts_the_values_back_at_once(tree: Tree) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT], ids=lambda one: one.name)
 def test_a_signal_ends_the_trial_in_order(tree: Tree, number: signal.Signals) -> None:
-    running = started(tree, governed(tree, block_s=0.2), "pairs pair 2")
+    running = started(tree, governed(tree, block_s=0.1), "pairs pair 1")
     os.kill(running.pid, number)
     assert running.stdout is not None
     said = running.stdout.read()
@@ -375,7 +381,7 @@ def test_two_trials_at_once_are_refused(tree: Tree) -> None:
 
 
 def test_the_next_run_takes_over_what_a_killed_one_left(tree: Tree) -> None:
-    running = started(tree, governed(tree, block_s=0.2), "sham pair 2")
+    running = started(tree, governed(tree, block_s=0.1), "sham pair 2")
     os.kill(running.pid, signal.SIGKILL)
     running.wait()
     (folder,) = tree.path(journal.FOLDER).iterdir()

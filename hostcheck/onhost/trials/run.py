@@ -144,6 +144,11 @@ def prepare(host: Host, request: Request) -> Prepared:
     core = probing.Probe(host.reader, request.measure, found, quiet).core(card)
     scope = Scope(tuple(core or ()), card.bdf if card else "")
     switches, refused, needs_boot = [], [], False
+    inside = found.facts.identity.container.value
+    if inside not in (None, "none"):
+        refused.append(
+            f"this is a container ({inside}): run it on the host; the command leads the worker into the image"
+        )
     for wish in request.toggles:
         try:
             switches.append(catalogue.switch(host, wish.name, wish.a, wish.b, scope))
