@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from hostcheck import agent
+from hostcheck.onhost.readings.kernel_log import JOURNAL
 from tests.lab.vm.cards import GPUS
 from tests.lab.vm.host import Vm
 
@@ -81,6 +82,9 @@ def test_the_mark_lets_units_start_and_its_loss_stops_none(vm: Vm, tmp_path: Pat
     passed = ask(vm, state="present", passed=True, boot_id=vm.boot_id())
     assert passed["ready"], passed
     vm._wait_until("systemctl is-active --quiet hostcheck-ready.target first.service", 60)
+    cursor = json.loads(vm.read(MARK))["log"]["cursor"]
+    newer = vm.run([*JOURNAL[0], f"--cursor={cursor}"]).stdout.splitlines()
+    assert json.loads(newer[0])["__CURSOR"] == cursor  # else every check would read the whole boot
     assert vm.run(["runuser", "-u", "reader", "--", ARCHIVE, "ready"], check=False).returncode == 3
 
     vm.kernel_log(GPUS[2], FAULT)

@@ -131,6 +131,16 @@ def test_a_card_held_for_a_virtual_machine_is_not_in_use_here(tmp_path: Path) ->
     assert waited(host).missing == {SECOND: "not on the bus, or held for a virtual machine"}
 
 
+def test_graphics_of_the_processor_and_virtual_functions_are_no_cards(tmp_path: Path) -> None:
+    host = ReadyHost(tmp_path)
+    folder = "/sys/devices/pci0000:00/0000:00:02.0"
+    for name, text in (("vendor", "0x8086\n"), ("device", "0xa780\n"), ("class", "0x030000\n")):
+        host.put(f"{folder}/{name}", text)
+    host.link("/sys/bus/pci/devices/0000:00:02.0", "../../../devices/pci0000:00/0000:00:02.0")
+    host.link(f"/sys/bus/pci/devices/{SECOND}/physfn", f"../{FIRST}")
+    assert [card.bdf for card in waited(host, Expected()).cards] == [FIRST]
+
+
 def test_a_foreign_driver_is_named(tmp_path: Path) -> None:
     host = ReadyHost(tmp_path, ())
     host.card(FIRST, driver="")
