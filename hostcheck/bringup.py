@@ -214,7 +214,8 @@ def close(folder: Path, unreachable: dict[str, str]) -> Run:
                 run.hosts[name].result, run.hosts[name].said = "unreachable", why
         for one in run.hosts.values():
             if one.result == "running":
-                one.result, one.said = "failed", one.said or f"ended after {one.at or 'nothing'}"
+                one.result = "failed"
+                one.said = one.said or (f"ended after {one.at}" if one.at else "refused before its first step")
 
     return _change(folder, change)
 
