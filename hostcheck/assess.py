@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from . import __version__, checks
 from .checks import log
 from .checks.gpu import logged
+from .checks.presence import NO_LIST
 from .expectations import Expectation, Waiver
 from .expectations import waivers as waivers_from
 from .findings import Finding, Status, Subject, exit_code, run
@@ -23,7 +24,6 @@ from .onhost.recording import seconds, utc
 from .waivers import apply_waivers
 
 SCHEMA = "hostcheck/report/1"
-NO_LIST = ("absent", "tool_missing", "not_asked")
 FACTS: TypeAdapter[Facts] = TypeAdapter(Facts)
 
 

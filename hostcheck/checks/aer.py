@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ..expectations import Expectation
-from ..findings import HOST, Cause, Finding, Status, Subject, check
+from ..findings import HOST, Cause, Finding, Status, Subject, check, unknown
 from ..onhost.gather import Facts
 from ..onhost.readings.kernel_log import Event
 from ..onhost.readings.log_events import FATAL_BY_DEFAULT, SIGNAL
@@ -20,6 +20,7 @@ from . import log
 from .aspm import aer_blind
 from .faults import lost
 from .gpu import cards
+from .presence import not_listed
 
 LEFTOVERS = frozenset(
     {"UnsupReq", "NonFatalErr"}
@@ -237,6 +238,17 @@ def _silent(facts: Facts, id: str, link: Link, blind: dict[str, tuple[Subject, s
     return Finding(id, link.subject, Status.ok, f"no line since the boot about {link.name}", source=source)
 
 
+def _not_told(id: str, facts: Facts, name: str) -> Iterator[Finding]:
+    """What no link can be named for: cards that could not be listed, and a second read that was asked for in vain."""
+    without = not_listed(id, facts)
+    if without is not None:
+        yield without
+    second = getattr(facts.rates, name)
+    second = facts.rates.seconds if facts.rates.seconds.value is None else second
+    if second.unread not in (None, "not_asked") and without is None:
+        yield unknown(id, second)
+
+
 def _unclear(facts: Facts, link: Link) -> bool:
     """Is there a line about this link whose severity cannot be told?"""
     if facts.kernel_log.events.value is None:
@@ -302,6 +314,7 @@ def rate(facts: Facts, expectation: Expectation, previous: Facts | None = None) 
     """
     facts, previous = two_reads(facts, previous)
     limits, blind, told = expectation.aer, aer_blind(facts), _uplinks(facts)
+    yield from _not_told("aer.rate", facts, "correctable")
     uptime = facts.identity.uptime.value
     for bdf, link in sorted(collect(facts, "correctable").items()):
         found = [event for event in link.events if not event.previous_boot]
@@ -413,6 +426,7 @@ def _uncorrected(facts: Facts, name: str) -> Iterator[Finding]:
     id = f"aer.{name}"
     facts, _ = two_reads(facts, None)
     blind, told = aer_blind(facts), _uplinks(facts)
+    yield from _not_told(id, facts, name)
     for bdf, link in sorted(collect(facts, name).items()):
         found, counted = link.events, total(link.counters)
         sticky = _sticky(link) if name == "fatal" and not found else ()

@@ -12,6 +12,7 @@ from ..onhost.reader import Reading
 from ..onhost.readings.aspm import obstacle, refused
 from ..onhost.readings.kernel_log import Event
 from ..onhost.readings.pcie import Gpu, Hop, path_bdfs
+from . import log
 from .gpu import cards, is_virtual, subject
 from .links import port_is_virtual
 
@@ -184,6 +185,9 @@ def effective(facts: Facts, expectation: Expectation, previous: Facts | None = N
                 source=source,
                 next_step=f"{APPLY}  # with pcie_aspm.policy: performance declared; confirm after 48 h or more",
             )
+        elif l1 and facts.kernel_log.events.value is None:
+            told = unknown("aspm.effective", facts.kernel_log.events, subject(gpu))
+            yield replace(told, seen=f"{seen}; whether a link on this path failed: {told.seen}", cause=log.ACCESS)
         elif unread:
             reading = unread[0].aspm
             yield unknown("aspm.effective", reading, subject(gpu))

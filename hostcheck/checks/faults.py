@@ -8,12 +8,13 @@ from dataclasses import replace
 from ..expectations import Expectation
 from ..findings import HOST, Cause, Finding, Status, check, unknown
 from ..onhost.gather import Facts
+from ..onhost.readings import gpu_ids
 from ..onhost.readings.kernel_log import Event
 from ..onhost.readings.log_events import GPU_DRIVERS, driver_of, is_bad
 from ..onhost.readings.pcie import Gpu, path_bdfs
 from . import log
-from .gpu import cards, subject
-from .presence import holding
+from .gpu import cards, gone, subject
+from .presence import holding, not_listed
 
 GOES_ON = 60.0  # seconds; younger resets are taken for ones that go on (the lab waits as long for quiet)
 REBOOT = "systemctl reboot  # a reset or a rebind does not bring it back"
@@ -505,8 +506,13 @@ def state(facts: Facts, expectation: Expectation, previous: Facts | None = None)
         for event in _of_boot(facts):
             if event.kind == "survivability":
                 said.setdefault(event.bdf, []).append(event)
+    without = not_listed("gpu.state", facts)
+    if without is not None:
+        yield without
     for gpu in cards(facts) if facts.pcie.gpus.value else ():
         if gpu.driver.value != "xe" and gpu.bdf not in said:
+            if gpu.driver.value is None and gpu.vendor == gpu_ids.INTEL:
+                yield replace(unknown("gpu.state", gpu.driver, subject(gpu)), cause=gone(facts, gpu))
             continue
         lines = said.pop(gpu.bdf, [])
         if lines or gpu.survivability.value:

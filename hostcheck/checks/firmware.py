@@ -13,6 +13,7 @@ from ..onhost.readings import gpu_ids
 from ..onhost.readings.kernel_log import Event
 from . import log
 from .gpu import cards
+from .presence import not_listed
 
 RANK = (Status.ok, Status.info, Status.unknown, Status.warn)
 UPDATE = "apt-get install --only-upgrade linux-firmware && update-initramfs -u  # then reboot"
@@ -47,9 +48,14 @@ def _judge(facts: Facts, expectation: Expectation, bdf: str, said: list[Event]) 
         newer = version(running) > version(wanted)
         text = f"running {running}, {whose or 'the inventory'} wants {wanted}"
         yield (Status.info, f"{text}: newer", wanted) if newer else (Status.warn, f"{text}: older", wanted)
-    kernel = facts.identity.kernel.value or ""
+    kernel = facts.identity.kernel.value
     for pattern, bad in expectation.guc.known_bad:
-        if running and version(bad) == version(running) and _is_release(kernel, pattern):
+        if not running or version(bad) != version(running):
+            continue
+        if kernel is None:
+            unsure = f"{running} is listed as known bad with kernel {pattern}, and which kernel runs was not read"
+            yield Status.unknown, unsure, "another pair"
+        elif _is_release(kernel, pattern):
             yield Status.warn, f"{running} with kernel {kernel} is listed as known bad", "another pair"
     if running:
         yield Status.ok, f"running {running}", expectation.guc.wanted or ""
@@ -77,6 +83,9 @@ def guc(facts: Facts, expectation: Expectation, previous: Facts | None = None) -
         for gpu in (cards(facts) if facts.pcie.gpus.value else ())
         if gpu.vendor == gpu_ids.INTEL and gpu.driver.value in ("xe", "i915")
     ]
+    without = not_listed("fw.guc", facts)
+    if without is not None:
+        yield without
     readable = facts.kernel_log.events
     if readable.value is None:
         for gpu in judged:

@@ -30,7 +30,9 @@ def _judged(facts: Facts, id: str) -> Iterator[tuple[Gpu, GpuState] | Finding]:
         if gpu.vendor == gpu_ids.INTEL and gpu.driver.value in DRIVERS and gpu.bdf in states
     ]
     yield from found
-    if not found:
+    unread = [gpu for gpu in cards(facts) if gpu.vendor == gpu_ids.INTEL and gpu.driver.value is None]
+    yield from (unknown(id, gpu.driver, subject(gpu)) for gpu in unread)
+    if not found and not unread:
         yield Finding(id, HOST, Status.not_applicable, seen="no Intel card in use", source=facts.pcie.gpus.source)
 
 

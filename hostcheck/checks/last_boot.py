@@ -56,6 +56,11 @@ def last_boot(facts: Facts, expectation: Expectation, previous: Facts | None = N
         signs.append("the journal was left open: no clean shutdown")
         source = source or boot.left_open.source
         step = step or "journalctl -b -1 -e --no-pager"
+    if signs and status is Status.info and reason is None and boot.reset_reason.unread not in ("absent", "not_asked"):
+        told = unknown("boot.last", boot.reset_reason)
+        seen = f"{'; '.join(signs)}; the reset reason was not read: {told.seen}"
+        yield Finding("boot.last", HOST, Status.unknown, seen, source=told.source, cause=log.ACCESS)
+        return
     if signs:
         yield Finding("boot.last", HOST, status, "; ".join(signs), "a clean end", source, step)
         return

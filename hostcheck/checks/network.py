@@ -17,7 +17,7 @@ from ..onhost.readings.network import BINDS, COLLECTIVE, NET, Interface, meant
 from ..onhost.redact import is_stand_in
 from ..onhost.settings.collective_env import BOTH, checked
 from .container import label
-from .presence import gpu_here, not_applicable
+from .presence import gpu_here, holding, not_applicable
 
 APPLY = "ansible-playbook playbooks/apply.yml --tags collective_env"
 DECLARED = "declared in settings.collective_env"
@@ -324,6 +324,8 @@ def iface(facts: Facts, expectation: Expectation, previous: Facts | None = None)
     yield from unread
     if network.interfaces.value is not None:
         yield from _judged(facts, host)
+    if facts.containers.processes.value is None:
+        yield unknown("net.iface", facts.containers.processes, Subject("process", "holders of cards"))
     for place in others:
         yield _inside(place, expectation.network.many_interfaces)
     inside = {(pin.variable, pin.value) for place in others for pin in place.pins}
@@ -346,13 +348,15 @@ def iface(facts: Facts, expectation: Expectation, previous: Facts | None = None)
             yield not_applicable("net.iface", seen, network.pins.source)
     elif network.interfaces.value is None:
         yield unknown("net.iface", network.interfaces)
-    elif refused.value is None:
-        yield unknown("net.iface", refused)
+    elif network.pins.value is None or refused.value is None:
+        yield unknown("net.iface", refused if refused.value is None else network.pins)
     elif refused.value:
         hidden: Reading[object] = Reading.no(
             "permission", f"a pin may stand in {listed(refused.value)}", refused.value[0]
         )
         yield unknown("net.iface", hidden)
+    elif (held := holding(facts)).value is None and not others:  # it may be a container that holds the cards
+        yield unknown("net.iface", held)
     elif others and not any(pin.where.endswith("]") for pin in pinned):
         yield not_applicable("net.iface", "the cards are in use in networks of containers", host.source)
     else:

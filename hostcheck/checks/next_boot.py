@@ -49,6 +49,13 @@ def release_running(facts: Facts) -> str:
     return facts.identity.kernel.value or "" if image.rpartition("/")[2] in names else ""
 
 
+def need_start(facts: Facts) -> None:
+    """Raise for what would have to be read to tell that the menu did not start this boot."""
+    need(facts.next_boot.running)
+    if boot_image(facts):
+        need(facts.next_boot.kernels)
+
+
 def change(facts: Facts) -> Change | None:
     """How the command line will differ; None where this boot was not started by the menu, or it was not read."""
     then = facts.next_boot.arguments.value
@@ -77,6 +84,7 @@ def kernel(facts: Facts, expectation: Expectation, previous: Facts | None = None
     now, wish = release_running(facts), expectation.boot.kernel
     source = boot.loader.source
     if not now and wish is None:
+        need_start(facts)
         image = boot_image(facts)
         started = f"was started from {image}, which is" if image else "was started by something else, which is"
         seen = f"this boot {started} no kernel of the menu in {source}"
@@ -105,6 +113,8 @@ def kernel(facts: Facts, expectation: Expectation, previous: Facts | None = None
             source=source,
             next_step=SHOW,
         )
+    elif (unread := next((one for one in (boot.missing_default, boot.once) if one.value is None), None)) is not None:
+        yield unknown("boot.kernel", unread)
     else:
         yield Finding("boot.kernel", HOST, Status.ok, seen, source=source)
 
@@ -122,13 +132,14 @@ def initrd(facts: Facts, expectation: Expectation, previous: Facts | None = None
         yield Finding("boot.initrd", HOST, Status.not_applicable, boot.loader.detail, source=boot.loader.source)
         return
     if not release_running(facts) and need(boot.loader):
+        need_start(facts)
         seen = "this boot was not started by the menu that was found"
         yield Finding("boot.initrd", HOST, Status.not_applicable, seen, source=boot.loader.source)
         return
     missing = need(boot.missing_files)
     release = boot.release.value or "the next kernel"
     problems = [f"{path} is not there" for path in missing]
-    if not boot.initrd.value and not missing:
+    if boot.initrd.value == () and not missing:
         problems.append(f"the entry of {release} loads no initrd")
     if boot.modules.value is False:
         problems.append(f"/lib/modules/{release} is not there")
@@ -143,10 +154,12 @@ def initrd(facts: Facts, expectation: Expectation, previous: Facts | None = None
             step = f"dracut -f --kver {release}"
         wanted = "kernel, initrd and modules on disk, the initrd the newest"
         yield Finding("boot.initrd", HOST, Status.warn, "; ".join(problems), wanted, boot.missing_files.source, step)
+    elif boot.initrd.value is None:
+        yield unknown("boot.initrd", boot.initrd)
     elif boot.modules.value is None and boot.modules.unread not in ("absent", "not_understood"):
         yield unknown("boot.initrd", boot.modules)
     else:
-        seen = ", ".join((*(boot.initrd.value or ()), f"modules of {release}"))
+        seen = ", ".join((*boot.initrd.value, f"modules of {release}"))
         yield Finding("boot.initrd", HOST, Status.ok, seen, source=boot.missing_files.source)
 
 

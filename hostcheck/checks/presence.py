@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..expectations import Expectation
-from ..findings import HOST, Finding, Status, Subject, need, unknown
+from ..findings import HOST, Cause, Finding, Status, Subject, need, unknown
 from ..onhost.gather import Facts
 from ..onhost.reader import Reading
+
+NO_LIST = ("absent", "tool_missing", "not_asked")
+"""Reasons that stand for a part of a host, which has no list of cards at all: it is judged by what it has."""
+
+
+def not_listed(id: str, facts: Facts) -> Finding | None:
+    """The finding where the list of cards was refused, hung or made no sense, so that none of them is judged."""
+    gpus = facts.pcie.gpus
+    if gpus.unread in (None, *NO_LIST):
+        return None
+    return replace(unknown(id, gpus), cause=Cause("gpu.enumeration", HOST))
 
 
 def gpu_here(facts: Facts, expectation: Expectation) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from ..expectations import Expectation
-from ..findings import HOST, Cause, Finding, Status, Subject, check, need
+from ..findings import HOST, Cause, Finding, Status, Subject, check, need, unknown
 from ..onhost.gather import Facts
 from ..onhost.reader import Reading
 from ..onhost.readings.pcie import Gpu
@@ -141,6 +141,10 @@ def xpu_smi(facts: Facts, expectation: Expectation, previous: Facts | None = Non
     smi = facts.xpu_smi
     bound = [gpu for gpu in cards(facts) if gpu.vendor == INTEL and gpu.driver.value in DRIVERS]
     if not bound:
+        unread = next((gpu for gpu in cards(facts) if gpu.vendor == INTEL and gpu.driver.value is None), None)
+        if unread is not None:
+            yield unknown("tool.xpu_smi", unread.driver, TOOL)
+            return
         intel = any(gpu.vendor == INTEL for gpu in need(facts.pcie.gpus))
         seen = "no Intel card is bound to a driver" if intel else "no Intel GPU"
         yield Finding("tool.xpu_smi", TOOL, Status.not_applicable, seen=seen, source=facts.pcie.gpus.source)

@@ -265,6 +265,20 @@ def test_nothing_unread_is_good() -> None:
     assert said(no_pci) == [("host", "unknown")]
 
 
+def test_who_holds_the_cards_decides_whose_interfaces_count() -> None:
+    """A container that may hold them has interfaces of its own: those of the host are no answer then."""
+    stat = "77 (python) S 1 77 77 0 -1 4194304 0 0 0 0\n"
+    hidden = {"files": {"/proc/77/fd": {"error": "EACCES"}, "/proc/77/stat": stat}}
+    (found,) = judged(hidden)
+    assert (found.status.value, found.seen.partition(":")[0]) == ("unknown", "permission")
+    hidden["files"][ENV] = "CCL_KVS_IFACE=eno1\n"
+    assert said(hidden) == [("eno1", "ok")]
+    refused = {"files": {"/proc": {"error": "EACCES"}}}
+    assert said(refused) == [("holders of cards", "unknown"), ("host", "unknown")]
+    refused["files"][ENV] = "CCL_KVS_IFACE=eno1\n"
+    assert said(refused) == [("eno1", "ok"), ("holders of cards", "unknown")]
+
+
 # -- where it acts -------------------------------------------------------------------------------------
 
 
