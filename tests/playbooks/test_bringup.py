@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -325,3 +326,28 @@ def test_a_run_killed_at_any_task_leaves_no_mark_on_a_host_that_has_not_passed(f
         host = fleet.state().hosts["gpu-1"]
         assert host.result == "running"
         assert not mark.exists() or set(bringup.STEPS[:-1]) <= set(steps(host)), name
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not shutil.which("git"), reason="ansible-pull needs git")
+def test_a_host_brings_itself_up_from_a_repository(fleet: Fleet) -> None:
+    fleet.add("cpu-1", "virtual-machine")
+    repository, checkout = fleet.tmp_path / "repository", fleet.tmp_path / "checkout"
+    for name in ("hostcheck", "library", "playbooks", "roles"):
+        shutil.copytree(ROOT / name, repository / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "ansible.cfg", repository)
+    (repository / "inventory").mkdir()
+    (repository / "inventory/hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": fleet.hosts}}))
+    for argv in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "a"]):
+        subprocess.run(["git", *argv], cwd=repository, check=True)
+    unit = (ROOT / "docs/systemd/hostcheck-pull@.service").read_text()
+    line = next(line.partition("=")[2] for line in unit.splitlines() if line.startswith("ExecStart="))
+    words = line.replace("%i", "bringup").replace("%H", "cpu-1").split()[1:]
+    words[words.index("--url") + 1] = f"file://{repository}"
+    words[words.index("--directory") + 1] = str(checkout)
+    _, how = fleet.command("bringup.yml")
+    how["env"].pop("ANSIBLE_CONFIG")
+    pulled = subprocess.run([f"{PLAYBOOK[:-8]}pull", *words], capture_output=True, timeout=270, **how)
+    assert pulled.returncode == 0, pulled.stdout + pulled.stderr
+    assert "cpu-1  nothing to do: no card, and none is declared; not marked ready" in pulled.stdout
+    assert list((checkout / "reports").glob("*/state.json"))
