@@ -148,6 +148,16 @@ def test_a_refused_log_opens_no_gate(host: ReadyHost) -> None:
     assert host.ask("query")["log_unread"] != ""
 
 
+def test_a_log_that_has_lost_its_beginning_opens_no_gate(host: ReadyHost) -> None:
+    host.put("/log", f"[  400.000000] {FAULT.format(FIRST)}\n[  500.000000] usb 1-1: new device\n")
+    host.seconds = 500.0
+    answer: Any = host.passes()
+    assert "the log of this boot is not whole: its beginning is lost" in answer["msg"]
+    assert answer["log_unread"].startswith("absent")
+    assert "not whole" in str(host.passes(log_after=300.0)["msg"])
+    assert host.passes(log_after=450.0)["ready"] is True
+
+
 def test_a_journal_that_was_thrown_away_is_read_as_a_whole(host: ReadyHost) -> None:
     host.journal()
     host.passes()

@@ -181,11 +181,19 @@ def kept(reader: Reader, boot: str) -> tuple[str, ...]:
 
 
 def boot_faults(reader: Reader, after: float | None = None) -> Reading[tuple[Event, ...]]:
-    """What speaks against a card on this boot, or after so many seconds of it."""
+    """What speaks against a card on this boot, or after so many seconds of it.
+
+    Unread where the log does not reach back so far: what it has lost may have been a fault.
+    """
     log = kernel_log.read(reader)
     near = ways(reader)
     if log.events.value is None or near.value is None:
         return (log.events if log.events.value is None else near).then(lambda _: ())
+    first = log.first.value
+    reaches_back = log.complete.value is True or (after is not None and first is not None and first <= after)
+    if not reaches_back:
+        what = f"{log.missed.value} messages were lost" if log.missed.value else "its beginning is lost"
+        return Reading.no("absent", f"the log of this boot is not whole: {what}", log.events.source)
     events = [one for one in log.events.value if after is None or one.last == NO_TIME or one.last > after]
     return Reading(against(events, near.value), log.events.source)
 
