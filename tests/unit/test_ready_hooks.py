@@ -135,14 +135,15 @@ OURS, THEIRS = "hostcheck: not ready: gpu.lost", "bad disk, see ticket"
         ("IDLE+DRAIN", OURS, ("fail", "new"), ["update nodename=n1 state=drain reason=hostcheck: new"]),
         ("IDLE+DRAIN", THEIRS, ("fail", "x"), []),
         ("ALLOCATED+DRAIN", THEIRS, ("pass", ""), []),
-        ("IDLE+DRAIN", OURS, ("pass", ""), ["update nodename=n1 state=resume"]),
+        ("IDLE+DRAIN", OURS, ("pass", ""), ["update nodename=n1 state=undrain"]),
         ("IDLE+DRAIN", f"not {OURS}", ("pass", ""), []),
         ("IDLE", "", ("pass", ""), []),
         ("DOWN", OURS, ("pass", ""), []),
+        ("DOWN+DRAIN", OURS, ("pass", ""), ["update nodename=n1 state=undrain"]),
         ("DOWN+DRAIN", "", ("pass", ""), []),
     ],
 )
-def test_slurm_resumes_only_its_own_drain(
+def test_slurm_ends_only_its_own_drain(
     tmp_path: Path, state: str, reason: str, arguments: tuple[str, ...], calls: list[str]
 ) -> None:
     assert slurm(tmp_path, state, reason, *arguments) == (0, calls)
