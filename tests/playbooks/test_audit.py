@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,11 @@ def hostcheck(*arguments: str, cwd: Path) -> tuple[int, str]:
     return code, out.getvalue()
 
 
+def tools(report: str) -> str:
+    """A report in the same words for a tool that a host lacks and one that a recording of it lacks."""
+    return re.sub(r'"(\S+) is not installed"|"(\S+) [^"]*is not in the recording"', r'"no \1\2"', report)
+
+
 def healthy(tmp_path: Path, name: str = "four-card-gen4") -> Path:
     return replay.lay_out(replay.host(name), tmp_path / f"root-{name}")
 
@@ -79,9 +85,11 @@ def test_playbook_and_command_line_give_the_same_report_for_every_recorded_host(
         assert found["hosts"][name]["state"] == "judged", found["hosts"][name]
         from_play = (tmp_path / "reports/latest" / found["hosts"][name]["file"]).read_text()
         root, recording = roots[name]["hostcheck_root"], str(replay.HOSTS / f"{name}.json")
-        wanted = (found["hosts"][name]["exit"], from_play)
-        assert hostcheck("audit", "--root", root, "--name", name, "--format", "json", cwd=ROOT / "tests") == wanted
-        assert hostcheck("audit", "--recording", recording, "--format", "json", cwd=ROOT / "tests") == wanted
+        code = found["hosts"][name]["exit"]
+        at_root = hostcheck("audit", "--root", root, "--name", name, "--format", "json", cwd=ROOT / "tests")
+        assert at_root == (code, from_play)
+        replayed = hostcheck("audit", "--recording", recording, "--format", "json", cwd=ROOT / "tests")
+        assert (replayed[0], tools(replayed[1])) == (code, tools(from_play))
     code, _ = hostcheck("report", "reports/latest", cwd=tmp_path)
     assert code == found["exit"]
 
