@@ -635,9 +635,11 @@ def _measure(
             return _sealed(receipt, around)  # a sick or sleeping card is not touched
         run.measure()
     finally:
-        run.close()
-        if claim:
-            receipt["restore"] = toggle.restore()
+        try:
+            run.close()
+        finally:
+            if claim:
+                receipt["restore"] = toggle.restore()
     if job.ranks >= 2 and not receipt["failures"]:
         say(f"all-reduce over {job.ranks} ranks")
         receipt["collectives"].append(all_reduce(job))
