@@ -96,7 +96,8 @@ def test_a_fault_before_counts_unless_somebody_looked_at_it(host: ReadyHost, jou
         host.journal()
     host.say(FAULT.format(FIRST))
     answer = host.passes()
-    assert FIRST in str(answer["msg"])
+    assert str(answer["msg"]).startswith(f"not ready: xe.engine_reset of {FIRST}")
+    assert "Next, for a person (rung 1): start nothing more here" in str(answer["msg"])
     assert not host.mark.exists()
     looked: Any = host.ask("query")
     assert looked["faults"] == [f"xe.engine_reset of {FIRST} at 6 s: {FAULT.format(FIRST)}"]

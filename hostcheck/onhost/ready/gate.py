@@ -66,6 +66,8 @@ def run(writer: Writer, reader: Reader, request: Request, check_mode: bool = Fal
     wrong = [f"{' '.join(one['command'])}: {one['problem']}" for one in answer["hooks"] if one["problem"]]
     if wrong and state == "pass":
         answer["msg"] = f"the host is marked ready, but a hook failed: {'; '.join(wrong)}"
+    if answer.get("msg") and answer["rung"]:
+        answer["msg"] += f". Next, for a person (rung {answer['rung']['number']}): {answer['rung']['text']}"
     return answer
 
 
