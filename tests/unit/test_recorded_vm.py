@@ -1,12 +1,13 @@
 """What real kernels said on the test machine (tests/lab): a recording gives the findings of the state it was made in.
 
-The recordings are whole, private data replaced as usual, but for the journal's own bookkeeping (cursor, sequence, boot
-id) in each of its entries. A machine under emulation is what it is: a virtual one, with a small disk and modules of the
-project's own, and that is said too.
+``python -m tests.lab.record`` makes them anew: whole, private data replaced as usual, but for the journal's bookkeeping
+(cursor, sequence, boot id) in each of its entries. A machine under emulation is what it is: a virtual one, with a small
+disk and modules of the project's own, and that is said too.
 """
 
 from __future__ import annotations
 
+import doctest
 import json
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from hostcheck.findings import Finding, Status
 from tests import replay
+from tests.lab import record
 
 MACHINE = {("kernel.taint", "info", "host"), ("p2p", "info", "host"), ("storage.root_free", "warn", "host")}
 #: Recording -> what was done to the machine in it, as findings.
@@ -25,6 +27,14 @@ DONE: dict[str, set[tuple[str, str, str]]] = {
 }
 #: Recording -> the words of its kernel for a corrected error.
 WORDS = {"lab-vm-slow-uplink": ("6.1.", "severity=Corrected,")}
+
+
+def test_each_can_be_made_anew() -> None:
+    assert doctest.testmod(record).failed == 0
+    assert set(DONE) == set(WORDS) <= set(record.STATES)
+    for name in DONE:
+        journal = replay.host(name)["commands"][replay.JOURNAL]["stdout"]
+        assert record.without_bookkeeping(journal) == journal
 
 
 def found(name: str, change: dict[str, Any] | None = None) -> dict[tuple[str, str, str], Finding]:
