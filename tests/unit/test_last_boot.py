@@ -164,7 +164,7 @@ def test_a_parameter_that_cannot_be_read(content: Any, reason: str) -> None:
 
 def test_a_parameter_for_root_alone_is_left_out() -> None:
     (xe,) = facts({"files": {"/sys/module/xe/parameters/vram_bar_size": {"error": "EACCES"}}}).modules.drivers.value
-    assert set(xe.parameters.value) == {"probe_display"}
+    assert set(xe.parameters.value) == {"probe_display", "wedged_mode"}
     (xe,) = facts({"files": {"/sys/module/xe/refcnt": "-1\n"}}).modules.drivers.value
     assert xe.refcnt.unread == "not_understood"
     assert facts(host="arm-server").modules.drivers.value == ()
