@@ -17,9 +17,12 @@ from hypothesis import strategies as st
 
 from hostcheck import boots, receipts
 from hostcheck.boots import Boot
+from hostcheck.onhost.probe import host, schedule
 from hostcheck.onhost.probe import receipt as raw
-from hostcheck.onhost.probe import schedule
+from hostcheck.onhost.recording import RecordedReader
 from tests import fake_worker as fake
+from tests import replay
+from tests.unit.test_probe_guards import SICK
 
 VERDICTS = ("improved", "regressed", "no_change")
 CARD = "0000:23:00.0"
@@ -158,6 +161,19 @@ def test_more_boots_planned_are_waited_for() -> None:
     said = result(by_turns([3.0, 3.1, 3.2, 3.05], [2.4, 2.5, 2.45, 2.3]), {**CLAIM, "per_arm": 6})["verdict"]
     assert said["word"] == "inconclusive"
     assert said["reasons"] == ["unpaired, descriptive only: 4 and 4 boots, the first look is at 6 of each arm"]
+
+
+def test_a_receipt_says_which_boot_it_was_and_how_it_was_started_but_no_secret() -> None:
+    """Also one of a card that must not be opened: it is made from the host's own files alone."""
+    line = "BOOT_IMAGE=/vmlinuz ro iommu=pt rd.password=letmein -- single\n"
+    asleep = SICK["suspended"][0]["files"]
+    recorded = replay.changed(replay.host("four-card-gen4"), {"files": {**asleep, "/proc/cmdline": line}})
+    (receipt, *_) = host.probe(RecordedReader(recorded), host.Request(command=["false"]))
+    seen = receipt["before"]["host"]
+    assert seen["boot_id"] == "5b0f8d8e-2f6a-4c0b-9d0e-6a1f1c2b3d45"
+    assert seen["command_line"] == "BOOT_IMAGE=/vmlinuz ro iommu=pt rd.password=[removed]"
+    assert {card["bar2_mib"] for card in seen["cards"].values()} == {32768}
+    assert "letmein" not in json.dumps(receipt)
 
 
 # -- what may be counted --------------------------------------------------------------------------------------------
