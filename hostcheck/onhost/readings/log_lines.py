@@ -41,7 +41,7 @@ _CONTINUES = re.compile(
 # What a terminal, a chat or a mail puts around lines: colours (as such, or as ``less`` and rsyslog write them), quotes.
 _COLOUR = re.compile(r"(?:\x1b|\^\[|#033)\[[0-9;]*[mK]")
 _QUOTE = re.compile(r"(?:[ \t]*>)+[ \t]?")
-_IS_QUOTED = re.compile(r"^[ \t]*>", re.M)
+_QUOTED = frozenset(" \t>")  # with which a quoted line begins
 _INDENT = re.compile(
     r"[ \t]+(?=(?:<\d{1,3}>)?\[ *<? *\+?\d+\.\d{3}|\[[A-Z][a-z]{2} |\d{4}-\d\d-\d\d[T ]\d\d:"
     r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d )"
@@ -270,8 +270,8 @@ class Tidy:
         if "\x1b" in blob or ("^" in blob and "^[[" in blob) or ("#" in blob and "#033[" in blob):
             found = [_COLOUR.sub("", line) for line in found]
             blob = "\n".join(found)
-        if ">" in blob and _IS_QUOTED.search(blob):
-            found = [_unquoted(line) for line in found]
+        if ">" in blob:
+            found = [_unquoted(line) if line[:1] in _QUOTED else line for line in found]
             blob = "\n".join(found)
         if self._margin is None:
             self._margin = _margin(found)
