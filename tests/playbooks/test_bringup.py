@@ -17,6 +17,7 @@ import yaml
 
 from hostcheck import bringup, receipts
 from tests import proving_worker, replay
+from tests.unit.test_probe_gates import LOAD
 from tests.unit.test_probe_guards import HELD
 
 ROOT = Path(__file__).parents[2]
@@ -295,6 +296,35 @@ def test_a_check_changes_nothing_and_says_what_stands_against_a_host(fleet: Flee
     assert not list((fleet.tmp_path / "reports").glob("*/state.json"))
     assert "0000:43:00.0 is in use" in played.stdout
     assert re.search(r"gpu-1 +: .*failed=0", played.stdout)
+
+
+@pytest.mark.long
+def test_the_known_fault_of_a_load_is_tried_once_more_and_no_figure_is_taken(fleet: Fleet, tmp_path: Path) -> None:
+    """The kernel log gets the fault while the first smoke runs; the second one runs on a quiet host."""
+    after = replay.lay_out(replay.changed(replay.host("four-card-gen4"), {"log": LOAD}), tmp_path / "after")
+    flag = tmp_path / "faulted"
+    spoil = f"""
+import shutil
+if not os.path.exists({str(flag)!r}):
+    shutil.copytree({str(after / ".outputs")!r}, {str(tmp_path / "root-gpu-1/.outputs")!r}, dirs_exist_ok=True)
+    open({str(flag)!r}, "w").close()
+"""
+    root = fleet.add("gpu-1", "four-card-gen4", fail_op="smoke", fail_code=spoil)
+    played = fleet.play()
+    assert played.returncode == 0, played.stdout
+    host = fleet.state().hosts["gpu-1"]
+    assert host.said == "ready after one retry of the known fault of a load"
+    assert {name: steps(host)[name] for name in ("smoke", "probe", "compare")} == {
+        "smoke": "passed",
+        "probe": "not_needed",
+        "compare": "not_needed",
+    }
+    assert list((root / "var/lib/hostcheck/evidence").glob("*/evidence-*.json"))
+    assert (root / MARK).exists()
+    assert played.stdout.count("TASK [Have every card compute]") == 2
+    again = fleet.play("preflight.yml")
+    assert again.returncode == 2
+    assert "faulted on this boot" in again.stdout
 
 
 @pytest.mark.long
