@@ -59,22 +59,22 @@ class Fleet:
         }
         return tree
 
-    def play(self, playbook: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def play(self, playbook: str, *arguments: str, project: Path = ROOT) -> subprocess.CompletedProcess[str]:
         inventory = self.tmp_path / "inventory.yml"
         inventory.write_text(yaml.safe_dump({"all": {"hosts": self.hosts}}, sort_keys=False))
         return subprocess.run(
-            [PLAYBOOK, "-i", str(inventory), str(ROOT / "playbooks" / playbook), *arguments],
+            [PLAYBOOK, "-i", str(inventory), str(project / "playbooks" / playbook), *arguments],
             cwd=self.tmp_path,
             env={
                 **os.environ,
-                "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
+                "ANSIBLE_CONFIG": str(project / "ansible.cfg"),
                 "ANSIBLE_LOCAL_TEMP": str(self.tmp_path / "ansible"),
                 "ANSIBLE_NOCOLOR": "1",
                 "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             },
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=1000,
             stdin=subprocess.DEVNULL,
         )
 
@@ -179,6 +179,7 @@ def test_the_words_of_a_fleet(fleet: Fleet) -> None:
 CONFIRM = ("-e", "confirm_setting=cpu_governor")
 
 
+@pytest.mark.long
 def test_confirm_in_check_mode_says_how(fleet: Fleet) -> None:
     fleet.add("switched")
     fleet.add("by-boot", confirm_setting="kernel_arguments")

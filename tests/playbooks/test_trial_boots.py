@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +14,10 @@ import pytest
 from hostcheck import boots
 from hostcheck.cli import main
 from hostcheck.onhost.probe import receipt as raw
+from hostcheck.onhost.probe import schedule
 from tests import fake_worker as fake
-from tests.playbooks.test_trial import Fleet, last
+from tests import scripted_worker
+from tests.playbooks.test_trial import ROOT, Fleet, last
 from tests.settings_host import Tree
 
 WISH = {"settings": {"kernel_arguments": {"present": ["iommu=pt"]}}}
@@ -120,3 +125,96 @@ def test_mistakes_are_said(fleet: Fleet) -> None:
     arms = fleet.play("trial_boots.yml", *AS_A, "-e", "trial_boots_setting=by_hand", "--check")
     assert arms.returncode == 2
     assert "say what A and B are" in arms.stdout
+
+
+# -- a whole run, with boots that are made up -------------------------------------------------------------------------
+
+# What GRUB does: the one-shot entry if there is one, else the first; the kernel then has that line and a new boot id.
+REBOOT = """
+import sys, uuid
+from pathlib import Path
+sys.path.insert(0, {project!r})
+from hostcheck.onhost.settings.boot_entries import parse_grub
+root = Path({root!r})
+entries = parse_grub((root / "boot/grub/grub.cfg").read_text())
+once = (root / "boot/grub/grubenv").read_text().strip().removeprefix("next_entry=")
+(root / "boot/grub/grubenv").write_text("")
+entry = next(one for one in entries if (one.id == once if once else one.kind == "normal"))
+(root / "proc/cmdline").write_text(f"BOOT_IMAGE={{entry.kernel}} " + " ".join(entry.args) + "\\n")
+(root / "proc/sys/kernel/random/boot_id").write_text(str(uuid.uuid4()) + "\\n")
+"""
+GRUB_LINE = "BOOT_IMAGE=/boot/vmlinuz-6.12.0-2-amd64 root=UUID=11-22 ro console=ttyS0 quiet"
+PARTS = ("ansible.cfg", "hostcheck", "library", "playbooks", "roles")
+
+
+def with_made_up_boots(fleet: Fleet, tree: Tree) -> Path:
+    """A copy of the project whose reboot is the program above, and whose refusal to reboot a directory is taken out."""
+    project = fleet.tmp_path / "project"
+    project.mkdir()
+    for part in PARTS:
+        source = ROOT / part
+        if source.is_dir():
+            shutil.copytree(source, project / part, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, project / part)
+    program = fleet.tmp_path / "reboot.py"
+    program.write_text(REBOOT.format(project=str(ROOT), root=str(tree.root)))
+    command = f"ansible.builtin.command: {sys.executable} {program}\n"
+    changes = {
+        r"ansible\.builtin\.reboot:\n +reboot_timeout:.*\n +msg:.*\n": command,
+        r"if ansible_connection \| default\('ssh'\) == 'local' else ''": "if false else ''",
+        r"if hostcheck_root \| default\('/'\) != '/' else ''": "if false else ''",
+    }
+    made = 0
+    for path in (project / "playbooks/tasks").glob("trial_boots_*.yml"):
+        text = path.read_text()
+        for pattern, text_in_place in changes.items():
+            text, number = re.subn(pattern, lambda _, new=text_in_place: new, text)
+            made += number
+        path.write_text(text)
+    assert made == 4
+    return project
+
+
+def booting(fleet: Fleet, factor: str = "0.8", **variables: Any) -> Tree:
+    tree = fleet.add("one", hostcheck_expect=WISH, trial_boots_settle_s=0, hostcheck_reboot_ok=True, **variables)
+    line = str(tree.path("/proc/cmdline"))
+    body = f"    return {factor} if 'iommu=pt' in open({line!r}).read().split() else 1.0\n"
+    fleet.hosts["one"]["latency_probe_command"] = scripted_worker.command(fleet.tmp_path / "boots.py", body)
+    tree.put("/proc/cmdline", f"{GRUB_LINE}\n")
+    return tree
+
+
+def unlike(before: dict[str, Any], after: dict[str, Any]) -> set[str]:
+    return {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_a_whole_run_goes_by_the_coins_and_ends_as_it_began(fleet: Fleet) -> None:
+    tree = booting(fleet, trial_boots_per_arm=1, trial_boots_seed=1)
+    project = with_made_up_boots(fleet, tree)
+    before = tree.snapshot()
+    ran = fleet.play("trial_boots.yml", project=project)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert last(ran) == "not shown on 1"
+    (document,) = documents(fleet)
+    assert [row["arm"] for row in document["boots"]] == schedule.boots(1, 1)
+    assert document["told_by"] == {"command_line": {"A": "", "B": "iommu=pt"}}
+    figures = {row["arm"]: row["figure"] for row in document["boots"]}
+    assert figures["B"] / figures["A"] == pytest.approx(0.8, rel=0.02)
+    assert unlike(before, tree.snapshot()) == {"/proc/sys/kernel/random/boot_id"}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_a_boot_that_cannot_be_measured_ends_the_run_and_the_old_line_is_back(fleet: Fleet) -> None:
+    tree = booting(fleet, factor="os._exit(3)", trial_boots_per_arm=1, trial_boots_seed=1)
+    project = with_made_up_boots(fleet, tree)
+    before = tree.snapshot()
+    ran = fleet.play("trial_boots.yml", project=project)
+    assert ran.returncode == 2, ran.stdout + ran.stderr
+    assert "died: exit status 3" in ran.stdout
+    assert last(ran) == "invalid on 1 (one)"
+    assert unlike(before, tree.snapshot()) == {"/proc/sys/kernel/random/boot_id"}
+    assert documents(fleet)[0]["restore"] == ""

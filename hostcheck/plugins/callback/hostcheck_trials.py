@@ -28,6 +28,7 @@ requirements:
 """
 
 PLAYBOOKS = ("trial.yml", "trial_boots.yml", "confirm.yml")  # a host may fail before its first trial
+TOLD = ("invalid", "refused", "restore failed", "unreachable", "failed")  # words that say already that it went wrong
 ACTIONS = ("setting_trial", "trial_boots", "probe_before_after")
 
 
@@ -63,8 +64,8 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
         self._keep(result)
-        host, (word, _) = result.host.get_name(), self._words.get(result.host.get_name(), ("", ""))
-        if word in ("", "skipped", "planned") and not ignore_errors:
+        host = result.host.get_name()
+        if not ignore_errors and self._words.get(host, ("", ""))[0] not in TOLD:  # a verdict before it is not the end
             self._words[host] = ("failed", _message(result))
 
     def v2_runner_on_unreachable(self, result: Any) -> None:
