@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from hostcheck import bringup, receipts
-from tests import proving_worker, replay
+from tests import proving_worker, replay, settings_host
 from tests.unit.test_probe_gates import LOAD
 from tests.unit.test_probe_guards import HELD
 
@@ -381,3 +381,20 @@ def test_a_host_brings_itself_up_from_a_repository(fleet: Fleet) -> None:
     assert pulled.returncode == 0, pulled.stdout + pulled.stderr
     assert "cpu-1  nothing to do: no card, and none is declared; not marked ready" in pulled.stdout
     assert list((checkout / "reports").glob("*/state.json"))
+
+
+@pytest.mark.long
+def test_a_reboot_that_is_due_is_left_to_a_person_where_none_is_allowed(fleet: Fleet) -> None:
+    root = fleet.add("gpu-1", "one-card-b450-x8")
+    settings_host.debian(root)
+    old_mark(root)
+    fleet.hosts["gpu-1"]["hostcheck_expect"]["settings"] = {"kernel_arguments": {"present": ["iommu=pt"]}}
+    fleet.hosts["gpu-1"]["hostcheck_reboot_ok"] = True
+    played = fleet.play()
+    assert played.returncode == 2
+    host = fleet.state().hosts["gpu-1"]
+    assert (host.result, host.at) == ("reboot_required", "apply"), played.stdout
+    assert host.said.endswith("needs a reboot for kernel_arguments, not rebooted: the connection is local")
+    assert (root / "run/hostcheck/reboot_required").read_text() == "kernel_arguments\n"
+    assert not (root / MARK).exists()
+    assert "iommu=pt" in (root / "boot/grub/grub.cfg").read_text()
