@@ -99,7 +99,7 @@ def ruler(
     >>> ruler(0.2, 21, 0.04, point=-0.1)
     '     o  ..|..        '
     >>> ruler(0.2, 21, interval=(-0.1, None), point=-0.04)
-    '     [--o--|-------->'
+    '     [--o-|--------->'
     """
 
     def place(log_ratio: float) -> int:
