@@ -328,6 +328,19 @@ if not os.path.exists({str(flag)!r}):
 
 
 @pytest.mark.long
+def test_a_card_lost_while_it_is_measured(fleet: Fleet) -> None:
+    root = fleet.add("gpu-1", "one-card-b450-x8", fail_op="block", fail_after=3, fail_code=proving_worker.LOST)
+    played = fleet.play()
+    assert played.returncode == 2
+    host = fleet.state().hosts["gpu-1"]
+    assert "worker: device_lost" in host.said
+    assert (host.at, steps(host)["smoke"]) == ("collective", "passed")
+    assert not (root / MARK).exists()
+    assert list((root / "var/lib/hostcheck/evidence").glob("*/evidence-*.json"))
+    assert "Next, for a person" in played.stdout
+
+
+@pytest.mark.long
 def test_a_collective_that_hangs_ends_in_time_and_is_no_pass(fleet: Fleet) -> None:
     root = fleet.add("gpu-1", fail_op="allreduce", fail_code=proving_worker.HUNG)
     played = fleet.play()
