@@ -26,6 +26,7 @@ PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
 WORKER = "/root/worker.py"
 MARK = "/run/hostcheck/ready.json"
 EVIDENCE = "/var/lib/hostcheck/evidence"
+LATE = ["/usr/local/sbin/lab-cards", "now"]
 MAC = "52:54:00:00:01:01"
 
 
@@ -107,7 +108,7 @@ def test_a_card_that_comes_late_is_waited_for(vm: Vm, tmp_path: Path) -> None:
     """The cards come when the bring-up waits for them, however long the boot took."""
     rig = Rig(vm, tmp_path, latency_probe_cards=[GPUS[0]], bringup_wait_s=240)
     vm.boot("lab.cards_after=36000")
-    said, code = rig.watch("TASK [Wait for the cards]", lambda: vm.run(["/usr/local/sbin/lab-cards", "now"]))
+    said, code = rig.watch("TASK [Wait for the cards]", lambda: vm.run(LATE, timeout=600))
     assert code == 0, said
     host = rig.host()
     assert (host.result, list(steps(host))) == ("passed", list(bringup.STEPS))
