@@ -18,13 +18,24 @@ def _judged(facts: Facts) -> list[Gpu]:
     return [gpu for gpu in cards(facts) if gpu.vendor == gpu_ids.INTEL and gpu.driver.value]
 
 
+def _bridges(judged: list[Gpu]) -> str:
+    """What stands in power/control of the bridges above the cards, where it is not ``on``; told, not judged."""
+    above = {hop.bdf: hop.power_control for gpu in judged for hop in gpu.path[:-1]}
+    auto = [bdf for bdf, one in sorted(above.items()) if one.value == "auto"]
+    unread = [bdf for bdf, one in sorted(above.items()) if one.value is None and one.unread != "absent"]
+    told = f"; auto on the bridges above: {', '.join(auto)}" if auto else ""
+    return told + (f"; not read of the bridges above: {', '.join(unread)}" if unread else "")
+
+
 @check("gpu.power_control", title="Cards are kept awake")
 def power_control(facts: Facts, expectation: Expectation, previous: Facts | None = None) -> Iterator[Finding]:
     """`gpu.power_control`
 
     Why: with ``auto`` a card suspends about a second after its last use. The lab saw cards that did not come back from
     D3, and two of four cards on ``auto`` although a boot unit had written ``on``: the driver's probe ended after it.
-    One finding per host, since one setting is behind it. A card that is unbound has no driver to put it to sleep.
+    One finding per host, since one setting is behind it. A card that is unbound has no driver to put it to sleep. The
+    bridges above are told and not judged: a bridge does not sleep while a card below it is awake, yet the lab wanted
+    the whole way on (lab-host-facts 2.2).
     """
     judged = _judged(facts)
     unread = [gpu for gpu in judged if gpu.power_control.value is None and gpu.power_control.unread != "absent"]
@@ -39,13 +50,14 @@ def power_control(facts: Facts, expectation: Expectation, previous: Facts | None
             "gpu.power_control",
             HOST,
             Status.warn,
-            seen=seen + (f"; suspended now: {', '.join(asleep)}" if asleep else ""),
+            seen=seen + (f"; suspended now: {', '.join(asleep)}" if asleep else "") + _bridges(judged),
             wanted="on",
             source=auto[0].power_control.source,
             next_step=APPLY,
         )
     elif on and not unread:
-        yield Finding("gpu.power_control", HOST, Status.ok, seen="on", wanted="on", source=on[0].power_control.source)
+        seen = "on" + _bridges(judged)
+        yield Finding("gpu.power_control", HOST, Status.ok, seen=seen, wanted="on", source=on[0].power_control.source)
     elif any(not gpu.listed for gpu in judged):
         yield unknown("gpu.power_control", next(gpu.power_control for gpu in judged if not gpu.listed))
     elif not unread:

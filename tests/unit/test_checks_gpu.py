@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hostcheck.checks import gpu, power
+from hostcheck.checks import display, gpu, power
 from hostcheck.findings import Finding
 from hostcheck.onhost.reader import Reading
 from tests.hosts.build_pci import INTEGRATED, Function, Link
@@ -313,6 +313,18 @@ def test_auto_is_one_warning_per_host() -> None:
     assert found.seen == "auto on 0000:23:00.0, 0000:43:00.0; suspended now: 0000:23:00.0"
 
 
+def test_the_bridges_above_are_told_and_not_judged() -> None:
+    made = recording(intel())
+    put(made, "0000:20:01.1", "power/control", "auto\n")
+    put(made, "0000:21:00.0", "power/control", {"error": "EACCES"})
+    (found,) = judged(made, check=power.power_control)
+    bridges = "auto on the bridges above: 0000:20:01.1; not read of the bridges above: 0000:21:00.0"
+    assert (found.status.value, found.seen) == ("ok", f"on; {bridges}")
+    put(made, GPU, "power/control", "auto\n")
+    (found,) = judged(made, check=power.power_control)
+    assert (found.status.value, found.seen) == ("warn", f"auto on {GPU}; {bridges}")
+
+
 def test_unread_power_control_is_unknown_and_other_vendors_are_not_judged() -> None:
     made = recording(intel())
     put(made, GPU, "power/control", {"error": "EIO"})
@@ -331,4 +343,61 @@ def test_a_card_that_did_not_change_its_power_state_fails(word: str, status: str
     assert said(judged(made, check=power.runtime_status)) == {
         ("gpu.runtime_status", GPU): status,
         ("gpu.runtime_status", "0000:43:00.0"): "ok",
+    }
+
+
+# -- display ----------------------------------------------------------------------------------------------------------
+
+BMC = Function("0000:03:00.0", "1a03", "2000", "030000", boot_vga="1")
+
+
+def screen(bmc: bool, boot_vga: Any = "0\n", console: str = "") -> list[Finding]:
+    """Findings about a card, with the board's own graphics or without, and a framebuffer on the card or elsewhere."""
+    made = recording([*intel(), *((BMC,) if bmc else ())])
+    put(made, GPU, "boot_vga", boot_vga)
+    if console:
+        made["links"]["/sys/class/graphics/fb0"] = f"../../devices/pci0000:20/{console}/graphics/fb0"
+    return judged(made, check=display.display)
+
+
+def test_a_card_without_screen_or_console_is_ok() -> None:
+    assert only(screen(bmc=True)).status.value == "ok"
+    assert only(screen(bmc=True, console="0000:03:00.0")).status.value == "ok"
+
+
+@pytest.mark.parametrize(
+    ("boot_vga", "console", "seen"),
+    [
+        ("1\n", "", "the firmware's screen"),
+        ("0\n", f"0000:20:01.1/{GPU}", "the console (fb0)"),
+        ("1\n", f"0000:20:01.1/{GPU}", "the firmware's screen and the console (fb0)"),
+    ],
+)
+def test_a_screen_on_a_card_is_told_and_a_step_given_where_there_is_another(
+    boot_vga: str, console: str, seen: str
+) -> None:
+    found = only(screen(bmc=True, boot_vga=boot_vga, console=console))
+    assert (found.status.value, found.seen) == ("info", f"it carries {seen}, while 0000:03:00.0 could")
+    assert found.next_step.startswith("BIOS: primary display on 0000:03:00.0")
+    alone = only(screen(bmc=False, boot_vga=boot_vga, console=console))
+    assert (alone.status.value, alone.next_step) == ("info", "")
+    assert alone.seen == f"it carries {seen}; the host has no other display"
+
+
+@pytest.mark.parametrize("value", ["yes\n", {"error": "EACCES"}])
+def test_a_display_that_was_not_read_is_unknown(value: Any) -> None:
+    assert only(screen(bmc=True, boot_vga=value)).status.value == "unknown"
+    made = recording(intel())
+    assert only(judged(made, check=display.display)).status.value == "unknown"  # the kernel gives the file to every VGA
+    put(made, GPU, "boot_vga", "0\n")
+    made["files"]["/sys/class/graphics"] = {"error": "EACCES"}
+    assert only(judged(made, check=display.display)).status.value == "unknown"
+
+
+def test_a_card_that_is_no_vga_function_was_not_chosen_by_the_firmware() -> None:
+    made = recording(intel())
+    put(made, GPU, "class", "0x038000\n")
+    assert only(judged(made, check=display.display)).status.value == "ok"
+    assert said(judged(recording(nvidia(Link(16, 16, 16, 16))), check=display.display)) == {
+        ("gpu.display", "host"): "not_applicable"
     }

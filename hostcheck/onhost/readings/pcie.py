@@ -34,6 +34,7 @@ MODULES = "/proc/modules"
 BDF = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 LINK_FILES = ("clkpm", "l0s_aspm", "l1_aspm", "l1_1_aspm", "l1_2_aspm", "l1_1_pcipm", "l1_2_pcipm")
 DRM, DRM_NODE = "/sys/class/drm", r"(card|renderD)\d+"
+GRAPHICS = "/sys/class/graphics"
 ASLEEP = ("suspended", "suspending", "resuming")
 # Files that every function has in sysfs; as many of them as this, and its directory is taken for whole.
 EVERYWHERE = ("power/control", "power/runtime_status", "subsystem_vendor", "subsystem_device")
@@ -136,6 +137,7 @@ class Gpu:
     path: root port first, the GPU last. siblings: other functions of the same card.
     listed: its directory in sysfs was read, so that a file which is absent there does not exist.
     answers: False when it gives all ones, as a card does that left the bus.
+    boot_vga: did the firmware show its own screens on it? framebuffers: consoles of the kernel that it carries: fb0.
     """
 
     bdf: str
@@ -161,6 +163,8 @@ class Gpu:
     siblings: tuple[str, ...]
     listed: bool = True
     answers: Reading[bool] = Reading.no("not_asked", "not read by this version")
+    boot_vga: Reading[bool] = Reading.no("not_asked", "not read by this version")
+    framebuffers: Reading[tuple[str, ...]] = Reading.no("not_asked", "not read by this version")
 
 
 @dataclass(frozen=True)
@@ -276,6 +280,13 @@ def parse_number(text: str) -> int:
     if not re.fullmatch(r"-?[0-9]{1,18}", text.strip()):
         raise ValueError(f"expected a number, got {text!r}")
     return int(text)
+
+
+def parse_flag(text: str) -> bool:
+    """Return whether a flag is set. Raises ValueError for anything but 0 and 1."""
+    if text.strip() not in ("0", "1"):
+        raise ValueError(f"expected 0 or 1, got {text!r}")
+    return text.strip() == "1"
 
 
 def parse_counters(text: str) -> dict[str, int]:
@@ -883,6 +894,7 @@ class Tree:
         self.kernel_log: KernelLog | None = None
         self.unlisted: frozenset[str] = frozenset()  # GPUs of which a recording holds only parts
         self.nodes_listed = False
+        self.framebuffers: Reading[dict[str, str]] = Reading({}, "")
         self._configs: dict[str, Reading[ConfigSpace]] = {}
         self._hops: dict[str, Hop] = {}
 
@@ -1101,7 +1113,17 @@ class Tree:
             siblings=siblings(function, way, self.functions.values()),
             listed=bdf not in self.unlisted,
             answers=self.answers(bdf),
+            boot_vga=self._boot_vga(function, quiet("boot_vga", parse_flag)),
+            framebuffers=self.framebuffers.then(
+                lambda found: tuple(name for name, owner in found.items() if owner == bdf)
+            ),
         )
+
+    def _boot_vga(self, function: Function, file: Reading[bool]) -> Reading[bool]:
+        """Only functions of the VGA class have the file (drivers/pci/pci-sysfs.c), and the firmware uses no other."""
+        if file.unread != "absent" or function.class_code.startswith("0300") or function.bdf in self.unlisted:
+            return file
+        return Reading(False, file.source)
 
     def _bars(self, bdf: str, resource: Reading[tuple[int, ...]]) -> Reading[tuple[int, ...]]:
         if resource.unread in (None, "suspended"):
@@ -1184,6 +1206,21 @@ def refused_ids(reader: Reader, functions: dict[str, Function]) -> Reading[tuple
                     said = f"the {name} of {bdf} was not read, so it may be a GPU: {reading.detail}"
                     return Reading.no(str(reading.unread), said, reading.source)
     return None
+
+
+def read_framebuffers(reader: Reader) -> Reading[dict[str, str]]:
+    """Framebuffer -> BDF of the function that it is on, ``""`` for one of no PCI function; {} where there is none."""
+    names = reader.names(GRAPHICS)
+    if names.unread == "absent":
+        return Reading({}, GRAPHICS)
+    found: dict[str, str] = {}
+    for name in names.value or ():
+        if re.fullmatch(r"fb\d+", name):
+            target = reader.link(f"{GRAPHICS}/{name}")
+            if target.value is None:
+                return target.then(lambda _: {})
+            found[name] = (re.findall(BDF, target.value.lower()) or [""])[-1]
+    return names.then(lambda _: found)
 
 
 def read_coredumps(reader: Reader) -> Reading[tuple[str, ...]]:
@@ -1271,6 +1308,7 @@ def read(reader: Reader, kernel_log: KernelLog, options: Options) -> Pcie:
     tree.nodes = read_nodes(reader) if gpus else {}
     tree.nodes_listed = are_nodes_listed(reader, tree.nodes)
     tree.coredumps = coredumps
+    tree.framebuffers = read_framebuffers(reader) if gpus else Reading({}, GRAPHICS)
     tree.kernel_log = kernel_log
     tree.unlisted = unlisted
     cards = tuple(tree.gpu(found[bdf]) for bdf in gpus)
