@@ -18,6 +18,8 @@ from tests import replay
 from tests.lab import record
 
 MACHINE = {("kernel.taint", "info", "host"), ("p2p", "info", "host"), ("storage.root_free", "warn", "host")}
+#: Checks whose file was not asked for yet when these were made: it is there, with no word of what it holds.
+LATER = {"gpu.display"}
 #: Recording -> what was done to the machine in it, as findings.
 DONE: dict[str, set[tuple[str, str, str]]] = {
     "lab-vm-slow-uplink": {
@@ -40,7 +42,11 @@ def test_each_can_be_made_anew() -> None:
 def found(name: str, change: dict[str, Any] | None = None) -> dict[tuple[str, str, str], Finding]:
     report = replay.report(replay.changed(replay.host(name), change or {}))
     quiet = (Status.ok, Status.not_applicable)
-    return {(one.id, one.status.value, one.subject.name): one for one in report.findings if one.status not in quiet}
+    return {
+        (one.id, one.status.value, one.subject.name): one
+        for one in report.findings
+        if one.status not in quiet and one.id not in LATER
+    }
 
 
 @pytest.mark.parametrize("name", DONE)

@@ -15,6 +15,7 @@ from typing import Any, Callable
 from ..reader import Reader, Reading
 from .environment import parse_environ, part, reduce_environ
 from .holders import Holders
+from .lscpu import cpu_list, parse_cpu_list
 from .network import parse_dev
 
 PROC = "/proc"
@@ -28,6 +29,7 @@ TASKS = ("/run/containerd/io.containerd.runtime.v2.task", "/run/k3s/containerd/i
 CRIO = "/run/containers/storage/overlay-containers"
 LIMIT = 8 << 20  # bytes; the list of images of a busy host is some hundred KB
 ENVIRON_LIMIT = 1 << 20
+STATUS_LIMIT = 64 << 10
 UNLIMITED = -1
 NO_LIMIT_1 = 1 << 62  # bytes; version 1 writes the largest number of pages for no limit
 # What an OCI bundle says of its image (annotations of containerd's CRI, of CRI-O and of nerdctl's labels).
@@ -57,6 +59,7 @@ class Process:
 
     container: its id, ``""`` outside of containers. namespace: of its network, e.g. ``net:[4026531840]``.
     own_network: is that another one than the host's? interfaces: those of its network. variables: the allowed ones.
+    processors: those that it may run on.
     """
 
     pid: int
@@ -66,6 +69,7 @@ class Process:
     own_network: Reading[bool]
     interfaces: Reading[tuple[str, ...]]
     variables: Reading[dict[str, str]]
+    processors: Reading[tuple[int, ...]] = Reading.no("not_asked", "not read by this version")
 
 
 @dataclass(frozen=True)
@@ -145,6 +149,23 @@ def parse_namespace(target: str) -> str:
     if not re.fullmatch(r"net:\[\d+\]", target):
         raise ValueError(f"expected net:[number], got {target!r}")
     return target
+
+
+def parse_processors(text: str) -> tuple[int, ...]:
+    """Return the processors that /proc/PID/status allows (man 5 proc). Raises ValueError where it does not say it.
+
+    >>> parse_processors("Name:\\tpython\\nCpus_allowed:\\tff\\nCpus_allowed_list:\\t0-3,8\\n")
+    (0, 1, 2, 3, 8)
+    """
+    found = re.findall(r"^Cpus_allowed_list:\t(.+)$", text, re.MULTILINE)
+    if len(found) != 1:
+        raise ValueError(f"expected one line Cpus_allowed_list, got {text[:80]!r}")
+    return parse_cpu_list(found[0])
+
+
+def reduce_status(text: str) -> str:
+    """The status of a process without all but the processors that it may run on."""
+    return f"Cpus_allowed_list:\t{cpu_list(parse_processors(text))}\n"
 
 
 def parse_limit(text: str) -> int:
@@ -515,6 +536,7 @@ def read_process(reader: Reader, pid: int, comm: str, container: str, host: Read
         own_network=own,
         interfaces=reader.text(f"{folder}/net/dev").then(parse_dev),
         variables=part(reader, f"{folder}/environ", reduce_environ, ENVIRON_LIMIT, zeros=True).then(parse_environ),
+        processors=part(reader, f"{folder}/status", reduce_status, STATUS_LIMIT).then(parse_processors),
     )
 
 
