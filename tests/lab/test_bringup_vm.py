@@ -19,7 +19,7 @@ from tests.lab.vm.cards import GPUS
 from tests.lab.vm.host import Vm
 from tests.playbooks.test_bringup import snapshot
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.lab, pytest.mark.long, pytest.mark.timeout(1500)]
 
 ROOT = Path(__file__).parents[2]
 PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
@@ -118,7 +118,6 @@ def test_a_card_that_comes_late_is_waited_for(vm: Vm, tmp_path: Path) -> None:
     assert (mark["boot_id"], sorted(mark["cards"])) == (vm.boot_id(), sorted(GPUS))
 
 
-@pytest.mark.long
 def test_a_card_that_does_not_come_is_named_with_what_the_kernel_says(vm: Vm, tmp_path: Path) -> None:
     rig = Rig(vm, tmp_path, bringup_wait_s=5)
     gone = GPUS[2]
@@ -133,7 +132,6 @@ def test_a_card_that_does_not_come_is_named_with_what_the_kernel_says(vm: Vm, tm
     assert not rig.is_marked()
 
 
-@pytest.mark.long
 def test_an_aer_burst_and_a_coredump_in_the_middle(vm: Vm, tmp_path: Path) -> None:
     """The worker says that all is well, while the kernel says otherwise."""
     rig = Rig(vm, tmp_path)
@@ -164,7 +162,6 @@ def test_an_aer_burst_and_a_coredump_in_the_middle(vm: Vm, tmp_path: Path) -> No
     assert not rig.is_marked()
 
 
-@pytest.mark.long
 def test_an_interface_with_another_name_after_a_reboot(vm: Vm, tmp_path: Path) -> None:
     """Pinned by its MAC: after the reboot the preflight says that the pin is stale, and the bring-up resolves it."""
     rig = Rig(vm, tmp_path, latency_probe_cards=[GPUS[0]])
@@ -185,7 +182,6 @@ def test_an_interface_with_another_name_after_a_reboot(vm: Vm, tmp_path: Path) -
     assert rig.is_marked()
 
 
-@pytest.mark.long
 def test_a_reboot_that_is_due_is_made_once_and_the_bring_up_begins_again(vm_grub: Vm, tmp_path: Path) -> None:
     rig = Rig(vm_grub, tmp_path, latency_probe_cards=[GPUS[0]])
     rig.variables["hostcheck_expect"]["settings"] = {"kernel_arguments": {"present": ["lab.word=1"]}}
@@ -204,7 +200,6 @@ def test_a_reboot_that_is_due_is_made_once_and_the_bring_up_begins_again(vm_grub
     assert json.loads(vm_grub.read(MARK))["boot_id"] == host.boot_id != before
 
 
-@pytest.mark.long
 def test_a_host_stopped_dead_after_its_reboot(vm_grub: Vm, tmp_path: Path) -> None:
     """Of three hosts the second is dead: the third is not touched, and the second is said to be unreachable."""
     rig = Rig(vm_grub, tmp_path, bringup_reboot_timeout=60, hostcheck_reboot_ok=True)
