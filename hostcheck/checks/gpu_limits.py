@@ -21,7 +21,7 @@ from .presence import not_before_start
 CARD_LABELS = ("card", "")  # of the power channel that limits the whole card
 
 
-def _judged(facts: Facts, id: str) -> Iterator[tuple[Gpu, GpuState] | Finding]:
+def judged(facts: Facts, id: str) -> Iterator[tuple[Gpu, GpuState] | Finding]:
     """Every card that xe or i915 drives with its state; one finding where there is none."""
     states = {state.bdf: state for state in need(facts.gpu_state.gpus)}
     found = [
@@ -87,7 +87,7 @@ def clock_limit(facts: Facts, expectation: Expectation, previous: Facts | None =
     domain.
     """
     wish = expectation.gpu_limits
-    for item in _judged(facts, "gpu.clock_limit"):
+    for item in judged(facts, "gpu.clock_limit"):
         if isinstance(item, Finding):
             yield item
             continue
@@ -145,7 +145,7 @@ def power_cap(facts: Facts, expectation: Expectation, previous: Facts | None = N
     difference between two hosts. Nothing is wanted unless `gpu_limits.power_cap` declares it, in watts.
     """
     wish = expectation.gpu_limits.power_cap
-    for item in _judged(facts, "gpu.power_cap"):
+    for item in judged(facts, "gpu.power_cap"):
         if isinstance(item, Finding):
             yield item
             continue
@@ -179,7 +179,7 @@ def temperature(facts: Facts, expectation: Expectation, previous: Facts | None =
     count (sysfs-driver-intel-xe-hwmon); `gpu_limits.temperature_margin` asks for some degrees below them.
     """
     margin = expectation.gpu_limits.temperature_margin
-    for item in _judged(facts, "gpu.temperature"):
+    for item in judged(facts, "gpu.temperature"):
         if isinstance(item, Finding):
             yield item
             continue
@@ -226,7 +226,7 @@ def vram_used(facts: Facts, expectation: Expectation, previous: Facts | None = N
         yield other
         return
     limit = expectation.gpu_limits.vram_used_mib
-    for item in _judged(facts, "gpu.vram_used"):
+    for item in judged(facts, "gpu.vram_used"):
         if isinstance(item, Finding):
             yield item
             continue

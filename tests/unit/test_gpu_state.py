@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hostcheck.checks import gpu_limits
+from hostcheck.checks import engines, gpu_limits
 from hostcheck.expectations import expectation
 from hostcheck.findings import Finding, Status, run
 from hostcheck.onhost.gather import Options, gather
@@ -22,6 +22,7 @@ WAY = "/sys/devices/pci0000:40/0000:40:01.1/0000:41:00.0/0000:42:01.0/0000:43:00
 FREQ, HWMON = f"{WAY}/tile0/gt0/freq0", f"{WAY}/hwmon/hwmon2"
 PARSERS = (
     gpu_state.parse_mhz,
+    gpu_state.parse_limit,
     gpu_state.parse_watts,
     gpu_state.parse_celsius,
     gpu_state.parse_rpm,
@@ -241,3 +242,53 @@ def test_hosts_without_such_a_card() -> None:
     for host in ("nvidia-host", "arm-server"):
         found = judge({}, host=host)
         assert {found[id].status for id in IDS} == {Status.not_applicable}
+
+
+# -- engines -----------------------------------------------------------------------------------------------------------
+
+CCS = f"{WAY}/tile0/gt0/engines/ccs"
+DEFAULTS = {
+    f"{CCS}/.defaults/{name}": value
+    for name, value in (("job_timeout_ms", "5000\n"), ("timeslice_duration_us", "1000\n"))
+}
+
+
+def timeouts(files: dict[str, Any], bdf: str = GPU, host: str = "four-card-gen4", **change: Any) -> Finding:
+    found = run([engines.timeouts.declaration], facts({"files": files, **change}, host), expectation({}))  # type: ignore[attr-defined]
+    (one,) = [item for item in found if item.subject.name == bdf]
+    return one
+
+
+def test_equal_limits_of_engines_are_ok() -> None:
+    assert [one.name for one in state().engines.value] == ["gt0/bcs", "gt0/ccs", "gt0/rcs"]
+    assert state().engines.value[1].values.value == {"job_timeout_ms": 5000, "preempt_timeout_us": 640000}
+    assert timeouts({}).status is Status.ok
+    assert timeouts(DEFAULTS).status is Status.ok
+
+
+def test_a_limit_that_is_not_the_default_is_told() -> None:
+    found = timeouts({**DEFAULTS, f"{CCS}/job_timeout_ms": "10000\n"})
+    assert (found.status, found.seen) == (Status.info, "gt0/ccs job_timeout_ms 10000, default 5000")
+
+
+def test_without_defaults_the_card_that_differs_is_told() -> None:
+    change = {f"{CCS}/job_timeout_ms": "10000\n"}
+    found = timeouts(change)
+    assert (found.status, found.seen) == (Status.info, "gt0/ccs job_timeout_ms 10000, others 5000")
+    assert timeouts(change, bdf="0000:23:00.0").status is Status.ok
+
+
+def test_of_two_cards_that_differ_neither_is_the_odd_one() -> None:
+    paths = [path for path in replay.host("two-card-gen5")["files"] if path.endswith("engines/ccs/job_timeout_ms")]
+    bdfs = [path.split("/")[-6] for path in paths]
+    seen = {timeouts({paths[0]: "9000\n"}, bdf, "two-card-gen5").seen for bdf in bdfs}
+    assert seen == {f"gt0/ccs job_timeout_ms {value}, cards differ" for value in (9000, 5000)}
+
+
+@pytest.mark.parametrize("content", [{"error": "EACCES"}, "long\n"])
+def test_a_limit_that_was_not_read_is_unknown(content: Any) -> None:
+    assert timeouts({f"{CCS}/job_timeout_ms": content}).status is Status.unknown
+    assert timeouts({f"{CCS}/.defaults/job_timeout_ms": content}).status is Status.unknown
+    assert timeouts({}, remove=[f"{WAY}/tile0/gt0/engines"]).status is Status.not_applicable
+    asleep = timeouts({f"{WAY}/power/runtime_status": "suspended\n"}, bdf="0000:23:00.0")
+    assert asleep.status is Status.ok

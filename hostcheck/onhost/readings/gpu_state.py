@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 DRIVERS = ("xe", "i915")
 DEBUG = "/sys/kernel/debug/dri"
+ENGINE_FILES = ("job_timeout_ms", "preempt_timeout_us", "timeslice_duration_us")
 # field of `Clock` -> name of the file in xe's freq0 and, for i915, in gtN
 CLOCK_FILES = (
     ("actual", "act_freq", "rps_act_freq_mhz"),
@@ -76,10 +77,23 @@ class Temperature:
 
 
 @dataclass(frozen=True)
+class Engine:
+    """Limits of one class of engines. name: e.g. ``gt0/ccs``. values: file -> number, e.g. ``job_timeout_ms``: 5000.
+
+    defaults: what the driver set, in the same form; absent where it keeps none.
+    """
+
+    name: str
+    values: Reading[dict[str, int]]
+    defaults: Reading[dict[str, int]]
+
+
+@dataclass(frozen=True)
 class GpuState:
     """Operating state of one card. fans: revolutions per minute, by channel; {} when it tells of none.
 
     vram_used: bytes of the card's memory that are in use, as the driver keeps book of it; xe tells it to root alone.
+    engines: classes of engines with their time limits; xe alone has them below the device.
     """
 
     bdf: str
@@ -88,6 +102,7 @@ class GpuState:
     temperatures: Reading[tuple[Temperature, ...]]
     fans: Reading[dict[str, int]]
     vram_used: Reading[int]
+    engines: Reading[tuple[Engine, ...]] = Reading.no("not_asked", "not read by this version")
 
 
 @dataclass(frozen=True)
@@ -105,6 +120,17 @@ def parse_mhz(text: str) -> int:
     """
     if not re.fullmatch(r"[0-9]{1,6}", text.strip(), re.ASCII):
         raise ValueError(f"expected a clock in MHz, got {text!r}")
+    return int(text)
+
+
+def parse_limit(text: str) -> int:
+    """Return a time limit of an engine, in the unit of its file. Raises ValueError.
+
+    >>> parse_limit("640000\\n")
+    640000
+    """
+    if not re.fullmatch(r"[0-9]{1,12}", text.strip(), re.ASCII):
+        raise ValueError(f"expected a time limit, got {text!r}")
     return int(text)
 
 
@@ -205,6 +231,29 @@ def read_clocks(reader: Reader, here: str) -> Reading[tuple[Clock, ...]]:
     return Reading(tuple(found), here)
 
 
+def read_limits(reader: Reader, folder: str) -> Reading[dict[str, int]]:
+    """The time limits of one folder; a kernel has those that it knows."""
+    read = {name: reader.line(f"{folder}/{name}").then(parse_limit) for name in ENGINE_FILES}
+    problem = next((one for one in read.values() if one.unread not in (None, "absent")), None)
+    if problem is not None:
+        return problem.then(lambda _: {})
+    found = {name: one.value for name, one in read.items() if one.value is not None}
+    return Reading(found, folder) if found else Reading.no("absent", "no time limit of the engine there", folder)
+
+
+def read_engines(reader: Reader, gpu: Gpu, here: str) -> Reading[tuple[Engine, ...]]:
+    """Classes of engines with their limits, which the driver keeps itself (drivers/gpu/drm/xe/xe_hw_engine*)."""
+    if gpu.driver.value != "xe":
+        return Reading.no("absent", f"{gpu.driver.value} has no engines there", here)
+    found = []
+    for tile in reader.children(here, r"tile\d+"):
+        for gt in reader.children(tile, r"gt\d+"):
+            for folder in reader.children(f"{gt}/engines", r"[a-z]{2,8}"):
+                name = f"{gt.rpartition('/')[2]}/{folder.rpartition('/')[2]}"
+                found.append(Engine(name, read_limits(reader, folder), read_limits(reader, f"{folder}/.defaults")))
+    return Reading(tuple(found), here) if found else Reading.no("absent", "the driver gives no engines", here)
+
+
 def _channels(names: tuple[str, ...], pattern: str) -> list[str]:
     """Channels that have a file of such a name, in the order of their numbers."""
     found = {match.group(1) for name in names if (match := re.fullmatch(pattern, name))}
@@ -291,6 +340,7 @@ def read_gpu(reader: Reader, gpu: Gpu) -> GpuState:
             names.then(lambda _: ()),
             names.then(lambda _: {}),
             read_vram_used(reader, gpu),
+            read_engines(reader, gpu, here),
         )
     return GpuState(
         bdf,
@@ -299,6 +349,7 @@ def read_gpu(reader: Reader, gpu: Gpu) -> GpuState:
         Reading(read_temperatures(reader, folder.value, names.value), folder.value),
         read_fans(reader, folder.value, names.value),
         read_vram_used(reader, gpu),
+        read_engines(reader, gpu, here),
     )
 
 
@@ -319,6 +370,7 @@ def read(reader: Reader, pcie: Pcie, kernel_log: KernelLog, options: Options) ->
                     no.then(lambda _: ()),
                     no.then(lambda _: {}),
                     no,
+                    no.then(lambda _: ()),
                 )
             )
         else:
