@@ -12,7 +12,7 @@ from ..onhost.readings.kernel_log import Event
 from ..onhost.readings.memory import LARGE_KIB, Pressure, enough_kib
 from . import log
 from .gpu import is_virtual
-from .presence import no_card, not_applicable, not_before_start
+from .presence import holding, no_card, not_applicable, not_before_start
 
 FENCE = "ansible-playbook playbooks/apply.yml --tags memory_fence"
 USERS = "ps -eo pid,comm,rss --sort=-rss | head"
@@ -198,6 +198,42 @@ def driver_held(facts: Facts, expectation: Expectation, previous: Facts | None =
         next_step="grep -E 'GPUActive|Slab|Unreclaim|Shmem|Huge' /proc/meminfo  # then stop the jobs on the cards"
         if much
         else "",
+    )
+
+
+@check("mem.oom_policy", title="Nothing kills jobs on the cards before the kernel has to")
+def oom_policy(facts: Facts, expectation: Expectation, previous: Facts | None = None) -> Iterator[Finding]:
+    """`mem.oom_policy`
+
+    Why: systemd-oomd kills a whole cgroup by its pressure or use of swap, also the session that runs a job's units: in
+    the lab a job of 27 GB under a limit of 4 GB brought down the desktop and the user's manager with it. Such a guard
+    does not see what drivers hold, so it comes too late or for the wrong one (lab-host-facts 2.4). Told while cards are
+    held; whether it watches a cgroup is up to its units.
+    """
+    held = holding(facts)
+    if held.value is None:
+        yield unknown("mem.oom_policy", held)
+        return
+    if not held.value:
+        yield not_applicable("mem.oom_policy", "nobody holds a card", held.source)
+        return
+    guards = facts.memory.guards
+    if guards.unread == "absent":
+        yield not_applicable("mem.oom_policy", guards.detail, guards.source)
+        return
+    names = need(guards)
+    if not names:
+        yield Finding("mem.oom_policy", HOST, Status.ok, "no such service runs", source=guards.source)
+        return
+    sessions = [f"{one.comm}[{one.pid}]" for one in need(facts.holders.render) if "/user@" in one.cgroup]
+    within = f"; below a user's manager, where it acts by default: {', '.join(dict.fromkeys(sessions))}"
+    yield Finding(
+        "mem.oom_policy",
+        HOST,
+        Status.info,
+        seen=f"{' and '.join(names)} may kill what holds a card" + (within if sessions else ""),
+        source=guards.source,
+        next_step="oomctl  # which cgroups it watches" if "systemd-oomd" in names else f"systemctl cat {names[0]}",
     )
 
 

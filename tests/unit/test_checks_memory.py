@@ -47,6 +47,46 @@ def test_doctests(module: Any) -> None:
     assert doctest.testmod(module).failed == 0
 
 
+# -- guards ------------------------------------------------------------------------------------------------------------
+
+SLICE = "/sys/fs/cgroup/system.slice"
+OOMD, EARLYOOM = f"{SLICE}/systemd-oomd.service/cgroup.procs", f"{SLICE}/earlyoom.service/cgroup.procs"
+
+
+def guarded(files: dict[str, Any], cgroup: str = CGROUP) -> list[Finding]:
+    """What is said of guards while a process of that cgroup holds a card."""
+    own = {"/proc/77/comm": "python\n", "/proc/77/cgroup": f"0::{cgroup}\n", f"{SLICE}/cgroup.procs": ""}
+    return judged("mem.oom_policy", {"files": {**own, **files}, **HELD})
+
+
+def test_a_guard_that_runs_beside_jobs_is_told() -> None:
+    (found,) = guarded({OOMD: "812\n", EARLYOOM: "900\n"})
+    assert (found.status.value, found.next_step) == ("info", "oomctl  # which cgroups it watches")
+    assert found.seen == "systemd-oomd and earlyoom may kill what holds a card"
+    (found,) = guarded({EARLYOOM: "900\n"}, "/user.slice/user-1000.slice/user@1000.service/app.slice/job.service")
+    assert found.seen.endswith("below a user's manager, where it acts by default: python[77]")
+
+
+def test_a_guard_without_a_process_or_a_holder_is_no_matter() -> None:
+    assert [one.status.value for one in guarded({OOMD: ""})] == ["ok"]
+    assert [one.status.value for one in guarded({})] == ["ok"]
+    assert status("mem.oom_policy", {"files": {f"{SLICE}/cgroup.procs": "", OOMD: "812\n"}}) == ["not_applicable"]
+    assert status("mem.oom_policy", held()) == ["not_applicable"]  # no services of systemd were recorded
+
+
+@pytest.mark.parametrize("path", [f"{SLICE}/cgroup.procs", OOMD])
+@pytest.mark.parametrize("content", [REFUSED, "many\n"])
+def test_guards_that_were_not_read_are_unknown(path: str, content: Any) -> None:
+    assert [one.status.value for one in guarded({path: content})] == ["unknown"]
+
+
+def test_version_1_has_them_in_another_place() -> None:
+    old = "/sys/fs/cgroup/systemd/system.slice"
+    change = held()
+    change["files"] |= {f"{old}/cgroup.procs": "", f"{old}/earlyoom.service/cgroup.procs": "7\n"}
+    assert status("mem.oom_policy", change) == ["info"]
+
+
 # -- before a start ------------------------------------------------------------------------------------
 
 

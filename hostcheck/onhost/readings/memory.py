@@ -13,6 +13,8 @@ VMSTAT = "/proc/vmstat"
 PRESSURE = "/proc/pressure"
 EDAC = "/sys/devices/system/edac/mc"
 BLOCKS = "/sys/devices/system/memory"
+SLICES = ("/sys/fs/cgroup/system.slice", "/sys/fs/cgroup/systemd/system.slice")  # cgroups of version 2 and 1
+GUARDS = ("systemd-oomd", "earlyoom", "nohang", "nohang-desktop", "oomd")  # services that kill before the kernel does
 BLOCK_LIMIT = 4096  # blocks whose state is read; large hosts have blocks of 2 GiB
 STATES = ("online", "offline", "going-offline")
 LARGE_KIB = 64 << 20  # own: between the lab's hosts with 15 GiB and with 128 GB
@@ -63,6 +65,8 @@ class Memory:
     memory_pressure, io_pressure: absent where the kernel keeps none. controllers: () where none reports errors.
     oom_kills: processes that the kernel killed for memory since the boot, inside of containers too (from 4.13 on).
     block_bytes: size of a block of memory. offline: numbers of the blocks that are off-line.
+    guards: services that run and kill processes or cgroups when memory gets short, e.g. ``systemd-oomd``; absent where
+    no services of systemd are seen.
     """
 
     total: Reading[int]
@@ -81,6 +85,7 @@ class Memory:
     controllers: Reading[tuple[Controller, ...]]
     block_bytes: Reading[int]
     offline: Reading[tuple[int, ...]]
+    guards: Reading[tuple[str, ...]] = Reading.no("not_asked", "not read by this version")
 
 
 def enough_kib(total_kib: int) -> int:
@@ -192,6 +197,37 @@ def parse_block_state(text: str) -> str:
     return word
 
 
+def parse_processes(text: str) -> tuple[int, ...]:
+    """Return the processes of a cgroup.procs, () for a cgroup without any. Raises ValueError.
+
+    >>> parse_processes("812\\n813\\n"), parse_processes("")
+    ((812, 813), ())
+    """
+    words = text.split()
+    if not all(re.fullmatch(r"[0-9]{1,10}", word, re.ASCII) for word in words):
+        raise ValueError(f"expected numbers of processes, got {text[:80]!r}")
+    return tuple(int(word) for word in words)
+
+
+def read_guards(reader: Reader) -> Reading[tuple[str, ...]]:
+    """The services of `GUARDS` that have a process; which others there are is not asked."""
+    for slice_ in SLICES:
+        seen = reader.text(f"{slice_}/cgroup.procs").then(parse_processes)
+        if seen.unread == "absent":
+            continue
+        if seen.value is None:
+            return seen.then(lambda _: ())
+        found = []
+        for name in GUARDS:
+            processes = reader.text(f"{slice_}/{name}.service/cgroup.procs").then(parse_processes)
+            if processes.unread not in (None, "absent"):
+                return processes.then(lambda _: ())
+            if processes.value:
+                found.append(name)
+        return Reading(tuple(found), slice_)
+    return Reading.no("absent", "no services of systemd are seen here", SLICES[0])
+
+
 def read_controllers(reader: Reader) -> Reading[tuple[Controller, ...]]:
     names = reader.names(EDAC)
     if names.unread == "absent":
@@ -265,4 +301,5 @@ def read(reader: Reader) -> Memory:
         controllers=read_controllers(reader),
         block_bytes=reader.line(f"{BLOCKS}/block_size_bytes").then(parse_block_size),
         offline=read_offline(reader),
+        guards=read_guards(reader),
     )
