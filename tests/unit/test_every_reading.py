@@ -67,6 +67,7 @@ MORE: dict[str, Any] = {
     "links": {"/proc/4242/fd/7": "/dev/dri/renderD128", "/proc/4242/ns/net": "net:[4026532281]"},
     "files": {
         "/proc/4242/comm": "python\n",
+        "/proc/4242/status": "Cpus_allowed_list:\t0-3\n",
         "/proc/4242/cgroup": f"0::{SCOPE}\n",
         "/proc/4242/net/dev": "Inter-|   Receive\n face |bytes\n    lo: 0 0\n  eth0: 1 1\n",
         "/proc/4242/environ": "CCL_KVS_IFACE=eth0\0",
