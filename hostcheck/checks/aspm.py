@@ -68,6 +68,16 @@ def effective_words(gpu: Gpu) -> str:
     return "; ".join(f"{state} at {' '.join(bdfs)}" for state, bdfs in states.items())
 
 
+def substates(gpu: Gpu) -> str:
+    """The substates of L1 that both ends of a link to a GPU have enabled, for a person; "" without any."""
+    found: dict[str, list[str]] = {}
+    for upper, lower in _ends(gpu):
+        for name in upper.l1_substates.value or ():
+            if name in (lower.l1_substates.value or ()) and link_state(upper, lower) not in (None, "disabled"):
+                found.setdefault(name, []).append(lower.bdf)
+    return "; ".join(f"{name} at {' '.join(bdfs)}" for name, bdfs in found.items())
+
+
 def _effective_of_host(facts: Facts) -> str:
     """The effective state of all cards, for a finding about the policy."""
     words = {effective_words(gpu) for gpu in cards(facts) if len(gpu.path) > 1} if facts.pcie.gpus.value else set()
@@ -144,6 +154,8 @@ def effective(facts: Facts, expectation: Expectation, previous: Facts | None = N
     Why: only LnkCtl of both ends tells what a link does; a policy that was written and read back may have changed
     nothing. L1 on a way to a GPU is normal. It becomes a warning when a link on that way failed: a host that was reset
     by its GPU's completion timeouts had L1 enabled on all of its ports (nixos_config#1820; its fix is not yet proven).
+    Substates that are on are told: with ``powersupersave`` or L1.1 on AMD platforms cards were lost until a reboot
+    (lab-host-facts 2.2, aspm.l1ss).
     """
     wish = expectation.settings.pcie_aspm.effective
     judged = cards(facts)
@@ -158,7 +170,8 @@ def effective(facts: Facts, expectation: Expectation, previous: Facts | None = N
         # The links inside the card alone say nothing about the one at the slot.
         is_hidden = not any(not lower.inner for _, lower in ends) or gpu.path[0].crosses_slot
         source = next((lower.aspm.source for _, lower in ends if lower.aspm.value is not None), facts.pcie.gpus.source)
-        seen = effective_words(gpu)
+        deeper = substates(gpu)
+        seen = effective_words(gpu) + (f"; substates: {deeper}" if deeper else "")
         if port_is_virtual(facts, gpu):
             seen = "in a virtual machine the real port is not visible"
             yield Finding("aspm.effective", subject(gpu), Status.not_applicable, seen=seen, source=source)

@@ -230,6 +230,25 @@ def judge_speed(facts: Facts, link: Link) -> Finding:
     return Finding(SPEED, link.subject, Status.ok, seen=seen, wanted=f"{best:g} GT/s", source=speed.source)
 
 
+def troubled(link: Link, finding: Finding) -> Finding:
+    """The same finding, or a warning where a link that has its speed and width trains anew or carries no data.
+
+    LnkSta of the upper end tells (catalogue of the lab, pcie.link_train_flags); a link that is low has its own finding.
+    """
+    said = link.upper.troubles.value if link.upper is not None else None
+    if not said or link.upper is None or finding.status not in (Status.ok, Status.info):
+        return finding
+    words = {"training": "is training (Train+)", "inactive": "is not active (DLActive-)"}
+    return replace(
+        finding,
+        status=Status.warn,
+        seen=f"{finding.seen}, but the link {' and '.join(words[one] for one in said)}",
+        wanted="a link that is trained and active",
+        source=link.upper.troubles.source,
+        next_step=f"reseat the card and its riser at {link.lower.bdf}, cold boot",
+    )
+
+
 def unequal(all_links: list[Link]) -> dict[str, tuple[str, str, str]]:
     """Links of cards that have less than an identical card of the same host: BDF -> (check id, its own, the best).
 
@@ -290,7 +309,7 @@ def link(facts: Facts, expectation: Expectation, previous: Facts | None = None) 
     less = unequal(all_links)
     for one in all_links:
         raised, own, best = less.get(one.lower.bdf, ("", "", ""))
-        for finding in (judge_width(facts, one), judge_speed(facts, one)):
+        for finding in (judge_width(facts, one), troubled(one, judge_speed(facts, one))):
             open_ = finding.status is Status.unknown and one.upper is None and one.width.value is not None
             if finding.id == raised and (finding.status in (Status.ok, Status.info) or open_):
                 yield replace(

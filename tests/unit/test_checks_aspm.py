@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +12,8 @@ from hostcheck.checks import aspm
 from hostcheck.findings import HOST, Finding, Subject
 from hostcheck.onhost.reader import Reading
 from hostcheck.onhost.readings import aspm as reading
-from tests.hosts.build_pci import ROOT_PORT, Function, Link
-from tests.pci_host import event, facts, intel, judge, not_root, nvidia, put, recording, said
+from tests.hosts.build_pci import L1SS, ROOT_PORT, Function, Link
+from tests.pci_host import event, facts, intel, judge, not_root, nvidia, put, real, recording, said
 
 GPU, UP, ROOT = "0000:23:00.0", "0000:21:00.0", "0000:20:01.1"
 POLICY = "/sys/module/pcie_aspm/parameters/policy"
@@ -142,6 +143,17 @@ def test_disabled_everywhere_is_ok_and_l1_is_info() -> None:
     assert one(recording(intel()), aspm.effective).status.value == "ok"
     found = one(recording(l1(ROOT, UP)), aspm.effective)
     assert (found.status.value, found.seen) == ("info", "L1 at 0000:21:00.0; disabled at 0000:23:00.0")
+
+
+def test_substates_of_l1_are_told_where_both_ends_have_them_on() -> None:
+    made = recording(replace(function, l1ss=function.bdf in (ROOT, UP)) for function in l1(ROOT, UP))
+    assert "substates" not in one(made, aspm.effective).seen
+    for bdf in (ROOT, UP):
+        space = bytearray(base64.b64decode(made["files"][f"{real(made, bdf)}/config"]["base64"]))
+        space[L1SS + 8] = 0x8
+        put(made, bdf, "config", {"base64": base64.b64encode(bytes(space)).decode()})
+    told = one(made, aspm.effective).seen
+    assert told == "L1 at 0000:21:00.0; disabled at 0000:23:00.0; substates: ASPM_L1.1 at 0000:21:00.0"
 
 
 def test_l1_needs_both_ends() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import struct
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +13,10 @@ from hypothesis import strategies as st
 
 from hostcheck.checks import links
 from hostcheck.findings import Finding
-from tests.hosts.build_pci import DOWNSTREAM, ROOT_PORT, UPSTREAM, Function, Link, lspci
+from tests.hosts.build_pci import DOWNSTREAM, EXPRESS, ROOT_PORT, UPSTREAM, Function, Link, lspci
 from tests.pci_host import (
     LINK_FILES,
+    WHOLE,
     amd,
     facts,
     intel,
@@ -300,3 +303,41 @@ def test_no_word_about_x1_for_a_healthy_card(domain: str, root: bool) -> None:
     made = recording(intel(domain=domain))
     for one in judged(made if root else not_root(made)):
         assert "x1 " not in f"{one.seen} {one.wanted} ".replace("x16", "")
+
+
+def with_status(made: dict[str, Any], bdf: str, status: int) -> dict[str, Any]:
+    """The same host with another LnkSta of one function."""
+    space = bytearray(base64.b64decode(made["files"][f"{real(made, bdf)}/config"]["base64"]))
+    struct.pack_into("<H", space, EXPRESS + 0x12, status)
+    put(made, bdf, "config", {"base64": base64.b64encode(bytes(space)).decode()})
+    return made
+
+
+@pytest.mark.parametrize(
+    ("status_", "words"),
+    [(0x2905, "is training (Train+)"), (0x0105, "is not active (DLActive-)"), (0x2105, "")],
+)
+def test_a_link_that_trains_or_is_not_active_is_a_warning_though_it_is_fast_and_wide(status_: int, words: str) -> None:
+    made = with_status(recording(intel()), "0000:20:01.1", status_)
+    assert status(made, UP) == ("ok", "warn" if words else "ok")
+    assert words in seen(judged(made), links.SPEED)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ("Train- SlotClk+ DLActive+", "Train+ SlotClk+ DLActive+", "is training"),
+        ("DLActive+", "DLActive-", "not active"),
+    ],
+)
+def test_lspci_tells_of_the_same(before: str, after: str, words: str) -> None:
+    functions = intel()
+    assert words not in seen(judged(listed_only(functions)), links.SPEED)
+    made = listed_only(functions)
+    made["commands"][WHOLE]["stdout"] = made["commands"][WHOLE]["stdout"].replace(before, after, 1)
+    assert words in seen(judged(made), links.SPEED)
+
+
+def test_a_link_that_is_low_keeps_its_own_finding() -> None:
+    made = with_status(recording(intel(Link(32, 16, 2.5, 16), Link(32, 16, 2.5, 16))), "0000:20:01.1", 0x2901)
+    assert status(made, UP) == ("ok", "fail")

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hostcheck.onhost.readings import config_space
-from tests.hosts.build_pci import AER, INTEGRATED, REBAR, ROOT_PORT, UPSTREAM, Bar, Function, Link, config
+from tests.hosts.build_pci import (
+    AER,
+    EXPRESS,
+    INTEGRATED,
+    L1SS,
+    REBAR,
+    ROOT_PORT,
+    UPSTREAM,
+    Bar,
+    Function,
+    Link,
+    config,
+)
 
 UPLINK = Function(
     "0000:21:00.0", "8086", "e2ff", "060400", port_type=UPSTREAM, link=Link(32, 16, 8, 4, aspm=3, enabled=2),
@@ -144,3 +157,20 @@ def test_random_bytes_raise_nothing_but_value_error(data: bytes) -> None:
         config_space.parse(data)
     except ValueError:
         pass
+
+
+def test_a_port_tells_that_its_link_trains_or_is_not_active() -> None:
+    port = Function(
+        "0000:20:01.1", "1022", "1483", "060400", port_type=ROOT_PORT, link=Link(16, 16, 16, 16), buses=(1, 2)
+    )
+    assert config_space.parse(config(port)).troubles == ()
+    assert config_space.parse(patched(port, EXPRESS + 0x12, "H", 0x1904)).troubles == ("training", "inactive")
+    assert config_space.parse(config(UPLINK)).troubles == ()  # an upstream port cannot tell that its link is active
+
+
+def test_substates_of_l1_are_named_as_enabled() -> None:
+    card = replace(UPLINK, l1ss=True)
+    assert config_space.parse(config(card)).l1_substates == ()
+    assert config_space.parse(patched(card, L1SS + 8, "I", 0x9)).l1_substates == ("PCI-PM_L1.2", "ASPM_L1.1")
+    assert config_space.parse(config(card)[:256]).l1_substates is None
+    assert config_space.parse(config(UPLINK)).l1_substates is None

@@ -1,7 +1,8 @@
 """PCI configuration space: the express capability, AER, ACS and the sizes of resizable BARs.
 
 Layouts: PCI Express Base Specification 6.0, 7.5.3 (express capability), 7.8.4 (AER), 7.7.11 (ACS), 7.8.6
-(resizable BAR). Little-endian. A user who is not root gets only the first 64 bytes from sysfs, with no capability.
+(resizable BAR), 7.8.3 (L1 PM substates). Little-endian. A user who is not root gets only the first 64 bytes from
+sysfs, with no capability.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ CORRECTABLE = {
     14: "CorrIntErr",
     15: "HeaderOF",
 }
+# Enables of L1SubCtl1, named as lspci names them.
+L1_SUBSTATES = ("PCI-PM_L1.2", "PCI-PM_L1.1", "ASPM_L1.2", "ASPM_L1.1")
 ACS = ("SrcValid", "TransBlk", "ReqRedir", "CmpltRedir", "UpstreamFwd", "EgressCtrl", "DirectTrans")
 
 
@@ -64,6 +67,7 @@ class ConfigSpace:
 
     port_type: of the express capability, None without one. link_cap, link_ctl, link_sta: raw registers, None for a
     function without a link. extended: were the bytes above 256 given? aer, acs: None without that capability.
+    troubles: see `troubles`, None without a link. l1_substates: what is enabled, None without that capability.
     bar_sizes: BAR number -> sizes in bytes that it can take, ascending.
     """
 
@@ -75,6 +79,18 @@ class ConfigSpace:
     aer: AerRegisters | None
     acs: tuple[str, ...] | None
     bar_sizes: dict[int, tuple[int, ...]]
+    troubles: tuple[str, ...] | None
+    l1_substates: tuple[str, ...] | None
+
+
+def troubles(link_cap: int, link_sta: int) -> tuple[str, ...]:
+    """Return what LnkSta says against a link: ``training``, and ``inactive`` where the port can tell (LnkCap bit 20).
+
+    >>> troubles(0x100000, 0x2103), troubles(0x100000, 0x0903), troubles(0, 0x0103)
+    ((), ('training', 'inactive'), ())
+    """
+    told = {"training": link_sta >> 11 & 1, "inactive": link_cap >> 20 & 1 and not link_sta >> 13 & 1}
+    return tuple(name for name, is_so in told.items() if is_so)
 
 
 def speed(register: int) -> float:
@@ -217,4 +233,6 @@ def parse(data: bytes) -> ConfigSpace:
         aer,
         acs,
         _bar_sizes(data, extended[0x15]) if 0x15 in extended else {},
+        None if link_cap is None or link_sta is None else troubles(link_cap, link_sta),
+        names(_read(data, "I", extended[0x1E] + 8), dict(enumerate(L1_SUBSTATES))) if 0x1E in extended else None,
     )

@@ -25,6 +25,8 @@ RATE = r"Speed (?:([\d.]+) ?GT/s|unknown)(?: \([^)]*\))?, Width x(\d+)"
 LINK_CAP = re.compile(rf"^\s*LnkCap:\s+(?:Port #\d+, )?{RATE}")
 LINK_STA = re.compile(rf"^\s*LnkSta:\s+{RATE}")
 LINK_CTL = re.compile(r"^\s*LnkCtl:\s+ASPM (Disabled|L0s L1 Enabled|L0s Enabled|L1 Enabled)\b")
+ACTIVE_TOLD = re.compile(r"\bLLActRep([+-])")
+TRAINING = re.compile(r"\bTrain([+-])(?:.*\bDLActive([+-]))?")
 REGION = re.compile(r"^\s+Region (\d): .*\[size=(\d+)([KMGT]?)\]")
 NOWHERE = re.compile(r"^\s+Region (\d): (?:Memory|I/O ports) at <(?:unassigned|ignored|invalid[^>]*)>")
 BUSES = re.compile(r"^\s+Bus: primary=([0-9a-f]{2}), secondary=([0-9a-f]{2}), subordinate=([0-9a-f]{2})", re.IGNORECASE)
@@ -34,7 +36,7 @@ TOLD = re.compile(r"^\s+(?:Control|Status|Flags|Subsystem|DeviceName|Kernel modu
 SUBSYSTEM = re.compile(r"^\s+Subsystem: .*\[([0-9a-f]{4}:[0-9a-f]{4})\]", re.IGNORECASE)
 SLOT = re.compile(r"^\s+Physical Slot: (\S+)")
 BAR_SIZES = re.compile(r"^\s+BAR (\d): current size: (\d+[KMGT]?B), supported: (.*)$")
-FLAGS = re.compile(r"^\s+(UESta|UEMsk|UESvrt|CESta|CEMsk|ACSCtl):\s+(.*)$")
+FLAGS = re.compile(r"^\s+(UESta|UEMsk|UESvrt|CESta|CEMsk|ACSCtl|L1SubCtl1):\s+(.*)$")
 PORT_TYPES = (
     ("Root Port", 4),
     ("Upstream Port", 5),
@@ -85,7 +87,8 @@ class Device:
 
     vendor, device: "" where the listing has no numbers; class_code: then by its words, else "". dead: it does not
     answer (``rev ff``, header type 7f). denied: capabilities were refused. told: a driver would be named here if one
-    was bound. speeds in GT/s, None where the text says unknown or nothing.
+    was bound. speeds in GT/s, None where the text says unknown or nothing. active_told: can the port tell that its link
+    is active? troubles: see `config_space.troubles`, None where the line is missing.
     buses: (primary, secondary, subordinate) of a bridge. regions, bar_sizes: BAR number -> bytes; a region that has no
     address has 0, one whose size is not printed is left out.
     """
@@ -107,6 +110,8 @@ class Device:
     width: int | None = None
     link: bool = False
     aspm: str | None = None
+    active_told: bool = False
+    troubles: tuple[str, ...] | None = None
     buses: tuple[str, str, str] | None = None
     regions: dict[int, int] = field(default_factory=dict)
     bar_sizes: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -124,6 +129,11 @@ class Device:
     def acs(self) -> tuple[str, ...] | None:
         """The bits that are set in ACSCtl, where it is printed."""
         return self.flags.get("ACSCtl")
+
+    @property
+    def l1_substates(self) -> tuple[str, ...] | None:
+        """The substates of L1 that are enabled, where L1SubCtl1 is printed."""
+        return self.flags.get("L1SubCtl1")
 
 
 def _head(match: re.Match[str]) -> Device:
@@ -176,6 +186,12 @@ def _take(device: Device, line: str, capability: str | None, express: int) -> No
             device.width = int(match.group(2))
         elif match := LINK_CTL.match(line):
             device.aspm = match.group(1).replace(" Enabled", "").lower()
+        elif match := ACTIVE_TOLD.search(line):
+            device.active_told = match.group(1) == "+"
+        # Until pciutils 3.5 these stand on the line of LnkSta itself.
+        if device.link and (match := TRAINING.search(line)):
+            told = {"training": match.group(1) == "+", "inactive": device.active_told and match.group(2) == "-"}
+            device.troubles = tuple(name for name, is_so in told.items() if is_so)
     if match := REGION.match(line):
         device.regions.setdefault(int(match.group(1)), int(match.group(2)) * SIZES[match.group(3)])
     elif match := NOWHERE.match(line):

@@ -88,7 +88,8 @@ class Hop:
     speed, max_speed: GT/s; width, max_width: lanes; max_* are this end's own capability.
     link_source: config, sysfs, lspci or "" (nothing was read).
     aspm: what LnkCtl enables: disabled, l0s, l1 or "l0s l1". aspm_files: link/* of sysfs, name -> 0 or 1.
-    aer_capable: has it the AER capability? acs: bits that are set in ACSCtl.
+    aer_capable: has it the AER capability? acs: bits that are set in ACSCtl. troubles: ``training``, ``inactive``, as
+    LnkSta says of the link below a port. l1_substates: enabled ones, by lspci's names.
     slot: name of the physical slot, ``""`` when the firmware names none.
     """
 
@@ -114,6 +115,8 @@ class Hop:
     aer_registers: Reading[AerRegisters]
     acs: Reading[tuple[str, ...]]
     slot: Reading[str]
+    troubles: Reading[tuple[str, ...]] = Reading.no("not_asked", "not read by this version")
+    l1_substates: Reading[tuple[str, ...]] = Reading.no("not_asked", "not read by this version")
 
 
 @dataclass(frozen=True)
@@ -978,7 +981,7 @@ class Tree:
         no = self.touch.refusal(bdf, here)
         if no is not None:
             link, source, aspm, files, aer = Link(no, no, no, no), "", no, no, untouched(no)
-            capable, registers, acs = no, no, no
+            capable, registers, acs, troubles, substates = no, no, no, no, no
         else:
             config = self.config(bdf)
             link, source, text = self._link(bdf, here, config, inner)
@@ -987,6 +990,8 @@ class Tree:
             aer = read_aer(self.reader, here, role == "root_port")
             registers = from_space(config, "aer", extended=True)
             acs = from_space(config, "acs", extended=True)
+            troubles = from_space(config, "troubles")
+            substates = from_space(config, "l1_substates", extended=True)
             asked = not inner and aspm.unread not in (None, "absent") and files.value is None
             if text is None and config.value is None and (asked or self.listing.is_whole):
                 text = self.listing.of(bdf)
@@ -995,6 +1000,8 @@ class Tree:
                 aspm = best(aspm, self._printed(device, "aspm"))
                 registers = best(registers, self._printed(device, "aer"))
                 acs = best(acs, self._printed(device, "acs"))
+                troubles = best(troubles, self._printed(device, "troubles"))
+                substates = best(substates, self._printed(device, "l1_substates"))
             if registers.unread == "absent" and config.value is not None:
                 capable = Reading(False, config.source)
             elif registers.value is not None or aer.correctable.unread != "absent":
@@ -1014,6 +1021,8 @@ class Tree:
             aer_capable=capable,
             aer_registers=registers,
             acs=acs,
+            troubles=troubles,
+            l1_substates=substates,
         )
         self._hops[bdf] = hop
         return hop
