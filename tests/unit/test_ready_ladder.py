@@ -78,11 +78,12 @@ def test_the_fault_of_a_load_is_known_by_kind_engine_and_address() -> None:
     [
         LOAD.replace("0x0000800400200000", "0x0000800400300000"),
         LOAD.replace("bcs", "ccs"),
+        LOAD.replace("-EINVAL", "-ENOENT"),
         LOAD + f"[   70.000000] xe {CARD}: [drm] device wedged, needs recovery\n",
         LOAD + LOAD.split("\n", 1)[1].replace(CARD, OTHER),
         f"[    0.000000] Linux version 6.17.0\n[   66.0] xe {CARD}: [drm] GT0: Engine reset: engine_class=bcs\n",
     ],
-    ids=["address", "engine", "wedged", "two cards", "no address"],
+    ids=["address", "engine", "answer", "wedged", "two cards", "no address"],
 )
 def test_anything_else_is_not(text: str) -> None:
     assert loaded(text)

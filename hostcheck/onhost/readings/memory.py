@@ -257,7 +257,7 @@ def read_offline(reader: Reader) -> Reading[tuple[int, ...]]:
         state = reader.line(f"{BLOCKS}/memory{number}/state").then(parse_block_state)
         if state.value is None:
             return state.then(lambda _: ())
-        if state.value != "online":
+        if state.value == "offline":  # one that is "going-offline" still holds pages
             found.append(number)
     return names.then(lambda _: tuple(found))
 

@@ -44,12 +44,13 @@ class Rung:
 
 
 def is_load_time_fault(faults: Sequence[Event]) -> bool:
-    """Is this the one fault after which a start may be tried once more: by kind, engine and address, on one card?
+    """Is this the one fault after which a start may be tried once more: kind, engine, address and answer, on one card?
 
     >>> is_load_time_fault([Event("xe.page_fault", "0000:e3:00.0",
-    ...     details={"engines": "bcs", "addresses": "0x0000800400200000"})])
+    ...     details={"engines": "bcs", "addresses": "0x0000800400200000", "codes": "-EINVAL"})])
     True
-    >>> is_load_time_fault([Event("xe.page_fault", "0000:e3:00.0", details={"addresses": "0x0000800400200000"})])
+    >>> is_load_time_fault([Event("xe.page_fault", "0000:e3:00.0",
+    ...     details={"engines": "bcs", "addresses": "0x0000800400200000", "codes": "-ENOENT"})])
     False
     """
     if not faults or not all(one.kind in LOAD_KINDS for one in faults) or len({one.bdf for one in faults}) != 1:
@@ -57,7 +58,9 @@ def is_load_time_fault(faults: Sequence[Event]) -> bool:
     said = [one.details for one in faults]
     engines = {word for one in said for word in one.get("engines", "").split(", ") if word}
     addresses = [int(word, 16) for one in said for word in one.get("addresses", "").split(", ") if word]
-    return engines == {"bcs"} and bool(addresses) and all(address in LOAD_ADDRESSES for address in addresses)
+    codes = {word for one in said for word in one.get("codes", "").split(", ") if word}
+    at_home = bool(addresses) and all(address in LOAD_ADDRESSES for address in addresses)
+    return engines == {"bcs"} and codes == {"-EINVAL"} and at_home
 
 
 def next_rung(
