@@ -42,6 +42,7 @@ def test_memory_of_the_small_lab_host() -> None:
 def test_blocks_that_are_off_line() -> None:
     files = {f"{memory.BLOCKS}/memory{number}/state": "online\n" for number in range(12)}
     files |= {f"{memory.BLOCKS}/memory{number}/state": "offline\n" for number in (2, 10)}
+    files[f"{memory.BLOCKS}/memory3/state"] = "going-offline\n"
     assert memory.read(recorded(files)).offline.value == (2, 10)
     files[f"{memory.BLOCKS}/memory3/state"] = "gone\n"
     assert memory.read(recorded(files)).offline.unread == "not_understood"
