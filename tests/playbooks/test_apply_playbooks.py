@@ -106,7 +106,11 @@ def dressed(tree: Tree) -> Tree:
     return tree
 
 
-@pytest.mark.parametrize("family", [debian, rhel, kernel_install])
+@pytest.mark.parametrize(
+    "family",
+    # The boot lines of the other families are tested in tests/unit/test_settings_boot.py.
+    [debian, *(pytest.param(one, marks=pytest.mark.long) for one in (rhel, kernel_install))],
+)
 def test_check_apply_apply_drift_undo(tmp_path: Path, family: Callable[[Path], Tree]) -> None:
     tree = dressed(family(tmp_path / "root"))
     before = tree.snapshot()
