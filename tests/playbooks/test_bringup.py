@@ -367,7 +367,7 @@ def test_a_run_killed_at_any_task_leaves_no_mark_on_a_host_that_has_not_passed(f
         old_mark(root)
         killed_at(fleet, f"TASK [{name}]")
         host = fleet.state().hosts["gpu-1"]
-        # The run may be some tasks further than what it has printed when it is killed, at the last ones even at its end.
+        # When it is killed a run may be some tasks further than what it has printed, at the last ones even at its end.
         if mark.exists() or host.result != "running":
             assert set(bringup.STEPS[:-1]) <= set(steps(host)), name
             assert host.result in ("running", "passed"), name
