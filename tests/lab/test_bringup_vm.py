@@ -91,7 +91,7 @@ class Rig:
         return said, run.wait()
 
     def host(self, name: str = "gpu-1") -> bringup.Host:
-        folder = max(path.parent for path in (self.tmp_path / "reports").glob("*/state.json"))
+        folder = max(path.parent for path in (self.tmp_path / "reports").glob("2*/state.json"))
         run = bringup.load(folder)
         assert run is not None
         return run.hosts[name]

@@ -82,8 +82,8 @@ class Fleet:
         return subprocess.run(argv, capture_output=True, timeout=270, **how)
 
     def state(self) -> bringup.Run:
-        """Of the newest run."""
-        folder = max(path.parent for path in (self.tmp_path / "reports").glob("*/state.json"))
+        """Of the newest run; ``latest`` is the last whole one."""
+        folder = max(path.parent for path in (self.tmp_path / "reports").glob("2*/state.json"))
         found = bringup.load(folder)
         assert found is not None
         return found
