@@ -26,7 +26,7 @@ def judged(id: str, change: dict[str, Any], settings: dict[str, Any], host: str 
     ("state", "status", "step"),
     [
         ("online", Status.fail, "ansible-playbook playbooks/apply.yml --tags memory_fence"),
-        ("going-offline", Status.ok, ""),
+        ("going-offline", Status.fail, "ansible-playbook playbooks/apply.yml --tags memory_fence"),  # still holds pages
         ("offline", Status.ok, ""),
     ],
 )
