@@ -97,14 +97,13 @@ def parameters(facts: Facts, expectation: Expectation, previous: Facts | None = 
     `module_parameters` declares it; what differs from the driver's own default is told.
     """
     need(facts.pcie.gpus)
-    wanted_by = {name: dict(values) for name, values in expectation.module_parameters.items()}
+    wanted_by: dict[str, dict[str, str]] = {name: dict(values) for name, values in expectation.module_parameters.items()}
     found = _modules(facts)
     if not found:
         yield not_applicable("gpu.module_parameters", "no card of xe or i915", facts.modules.drivers.source)
         return
     for module in found:
-        wish = wanted_by.get(module.name, {})  # type: ignore[call-overload]
-        yield _compared(module, wish)
+        yield _compared(module, wanted_by.get(module.name, {}))
 
 
 def _compared(module: Module, wish: dict[str, str]) -> Finding:
