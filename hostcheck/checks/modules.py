@@ -97,7 +97,8 @@ def parameters(facts: Facts, expectation: Expectation, previous: Facts | None = 
     `module_parameters` declares it; what differs from the driver's own default is told.
     """
     need(facts.pcie.gpus)
-    wanted_by: dict[str, dict[str, str]] = {name: dict(values) for name, values in expectation.module_parameters.items()}
+    wishes = expectation.module_parameters
+    wanted_by: dict[str, dict[str, str]] = {name: dict(values) for name, values in wishes.items()}
     found = _modules(facts)
     if not found:
         yield not_applicable("gpu.module_parameters", "no card of xe or i915", facts.modules.drivers.source)
