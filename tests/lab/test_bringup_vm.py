@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from typing import Any
 import pytest
 
 from hostcheck import bringup
-from tests import proving_worker, replay
+from tests import plays, proving_worker, replay
 from tests.lab.vm.cards import GPUS
 from tests.lab.vm.host import Vm
 from tests.playbooks.test_bringup import snapshot
@@ -22,7 +20,6 @@ from tests.playbooks.test_bringup import snapshot
 pytestmark = [pytest.mark.lab, pytest.mark.long, pytest.mark.timeout(1500)]
 
 ROOT = Path(__file__).parents[2]
-PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
 WORKER = "/root/worker.py"
 MARK = "/run/hostcheck/ready.json"
 EVIDENCE = "/var/lib/hostcheck/evidence"
@@ -56,23 +53,13 @@ class Rig:
 
     def command(self, playbook: str, *arguments: str) -> tuple[list[str], dict[str, Any]]:
         found = self.vm.inventory("gpu-1")["all"]["hosts"]["gpu-1"]
-        here = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
         root = self.tmp_path / "empty"
         (root / "proc").mkdir(parents=True, exist_ok=True)
         hosts: dict[str, Any] = {}
         for name, place in [*self.others, ("gpu-1", "")]:
-            hosts[name] = {**found, **self.variables} if name == "gpu-1" else {**here, "hostcheck_root": place}
-        path = self.tmp_path / "inventory.json"
-        path.write_text(json.dumps({"all": {"hosts": dict(sorted(hosts.items()))}}))
-        environment = {
-            **os.environ,
-            "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
-            "ANSIBLE_LOCAL_TEMP": str(self.tmp_path / "ansible"),
-            "ANSIBLE_NOCOLOR": "1",
-            "PATH": f"{PLAYBOOK.parent}:{os.environ['PATH']}",
-        }
-        how = {"cwd": self.tmp_path, "env": environment, "stdin": subprocess.DEVNULL, "text": True}
-        return [str(PLAYBOOK), "-i", str(path), str(ROOT / "playbooks" / playbook), *arguments], how
+            hosts[name] = {**found, **self.variables} if name == "gpu-1" else {**plays.HERE, "hostcheck_root": place}
+        inventory = plays.inventory(self.tmp_path, dict(sorted(hosts.items())))
+        return plays.playbook(inventory, playbook, *arguments), plays.how(self.tmp_path)
 
     def play(self, playbook: str = "bringup.yml", *arguments: str) -> subprocess.CompletedProcess[str]:
         argv, how = self.command(playbook, *arguments)

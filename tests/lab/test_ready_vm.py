@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import pytest
 
 from hostcheck import agent
 from hostcheck.onhost.readings.kernel_log import JOURNAL
+from tests import plays
 from tests.lab.vm.cards import GPUS
 from tests.lab.vm.host import Vm
 
@@ -110,25 +109,8 @@ def test_the_mark_lets_units_start_and_its_loss_stops_none(vm: Vm, tmp_path: Pat
 
 
 def play(vm: Vm, tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    inventory = tmp_path / "inventory.json"
-    inventory.write_text(json.dumps(vm.inventory("gpu-1")))
-    tools = Path(sys.executable).parent
-    return subprocess.run(
-        [str(tools / arguments[0]), "-i", str(inventory), *arguments[1:]],
-        cwd=tmp_path,
-        env={
-            **os.environ,
-            "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
-            "ANSIBLE_LOCAL_TEMP": str(tmp_path / "ansible"),
-            "ANSIBLE_NOCOLOR": "1",
-            "PATH": f"{tools}:{os.environ['PATH']}",
-        },
-        capture_output=True,
-        text=True,
-        timeout=600,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
+    inventory = plays.inventory(tmp_path, vm.inventory("gpu-1")["all"]["hosts"])
+    return plays.run(tmp_path, [str(plays.TOOLS / arguments[0]), "-i", inventory, *arguments[1:]], timeout=600)
 
 
 def module(vm: Vm, tmp_path: Path, name: str, **arguments: Any) -> dict[str, Any]:

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import plays
 from tests.lab.vm.cards import GPUS, PARENT
 from tests.lab.vm.host import LabError, Vm
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(1500)]
 
 ROOT = Path(__file__).parents[2]
-PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
 GOVERNORS = "cat /sys/devices/system/cpu/cpufreq/policy*/scaling_governor"
 OURS = (
     "find /etc /usr/local /boot /var/lib/hostcheck /run/hostcheck -xdev "
     "\\( -iname '*hostcheck*' -o -path '*hostcheck*' \\) 2>/dev/null || true"
 )
+
+
+def play(
+    vm: Vm, tmp_path: Path, variables: dict[str, Any], playbook: str, *arguments: str, timeout: float = 600
+) -> subprocess.CompletedProcess[str]:
+    """A playbook against the machine, which has these variables."""
+    hosts = vm.inventory("gpu-1")["all"]["hosts"]
+    hosts["gpu-1"].update(variables)
+    argv = plays.playbook(plays.inventory(tmp_path, hosts), playbook, *arguments)
+    return plays.run(tmp_path, argv, timeout)
 
 
 class Play:
@@ -35,26 +42,7 @@ class Play:
     def __call__(self, playbook: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         if playbook != "drift.yml":  # the other roles have nothing to do, and tasks are slow on an emulated machine
             arguments = (*arguments, "--tags", ",".join(self.variables["hostcheck_expect"]["settings"]))
-        inventory = self.vm.inventory("gpu-1")
-        inventory["all"]["hosts"]["gpu-1"].update(self.variables)
-        path = self.tmp_path / "inventory.json"
-        path.write_text(json.dumps(inventory))
-        environment = {
-            **os.environ,
-            "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
-            "ANSIBLE_LOCAL_TEMP": str(self.tmp_path / "ansible"),
-            "ANSIBLE_NOCOLOR": "1",
-            "PATH": f"{PLAYBOOK.parent}:{os.environ['PATH']}",
-        }
-        return subprocess.run(
-            [str(PLAYBOOK), "-i", str(path), str(ROOT / "playbooks" / playbook), *arguments],
-            cwd=self.tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=600,
-            stdin=subprocess.DEVNULL,
-        )
+        return play(self.vm, self.tmp_path, self.variables, playbook, *arguments)
 
     def ok(self, playbook: str, *arguments: str) -> str:
         ran = self(playbook, *arguments)

@@ -3,44 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hostcheck import boots, receipts
 from hostcheck.cli import main
 from tests import scripted_worker
-from tests.lab.test_settings_vm import OURS, PLAYBOOK, ROOT
+from tests.lab.test_settings_vm import OURS, play
 from tests.lab.vm.host import Vm
 
 pytestmark = [pytest.mark.lab, pytest.mark.long, pytest.mark.timeout(3000)]
 
 FASTER_WITH_THE_WORD = '    return 0.8 if "lab.word=1" in open("/proc/cmdline").read().split() else 1.0\n'
-
-
-def play(vm: Vm, tmp_path: Path, variables: dict[str, Any], *arguments: str) -> subprocess.CompletedProcess[str]:
-    inventory = vm.inventory("gpu-1")
-    inventory["all"]["hosts"]["gpu-1"].update(variables)
-    path = tmp_path / "inventory.json"
-    path.write_text(json.dumps(inventory))
-    return subprocess.run(
-        [str(PLAYBOOK), "-i", str(path), str(ROOT / "playbooks/trial_boots.yml"), *arguments],
-        cwd=tmp_path,
-        env={
-            **os.environ,
-            "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
-            "ANSIBLE_LOCAL_TEMP": str(tmp_path / "ansible"),
-            "ANSIBLE_NOCOLOR": "1",
-            "PATH": f"{PLAYBOOK.parent}:{os.environ['PATH']}",
-        },
-        capture_output=True,
-        text=True,
-        timeout=2400,
-        stdin=subprocess.DEVNULL,
-    )
 
 
 def test_boots_by_turns_and_back(vm_grub: Vm, tmp_path: Path) -> None:
@@ -57,12 +32,12 @@ def test_boots_by_turns_and_back(vm_grub: Vm, tmp_path: Path) -> None:
         "trial_boots_settle_s": 0,
         "trial_boots_seed": 1,
     }
-    refused = play(vm, tmp_path, variables)
+    refused = play(vm, tmp_path, variables, "trial_boots.yml")
     assert refused.returncode == 2
     assert "hostcheck_reboot_ok is not set" in refused.stdout
     assert vm.boot_id() == first_boot
 
-    ran = play(vm, tmp_path, variables, "-e", "hostcheck_reboot_ok=true")
+    ran = play(vm, tmp_path, variables, "trial_boots.yml", "-e", "hostcheck_reboot_ok=true", timeout=2400)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert ran.stdout.splitlines()[-1] == "not shown on 1"
     (path,) = (tmp_path / "reports/receipts").glob("gpu-1-cpu-boots-*.json")

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,13 +15,13 @@ import pytest
 
 from hostcheck import receipts
 from hostcheck.onhost.trials import journal, restorer
+from tests import plays
 from tests.lab.vm.host import Vm
 from tests.trial_host import stand_in
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(1500)]
 
 ROOT = Path(__file__).parents[2]
-PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
 GOVERNOR = "/sys/devices/system/cpu/cpufreq/policy0/scaling_governor"
 GOVERNORS = "cat /sys/devices/system/cpu/cpufreq/policy*/scaling_governor"
 WORKER = "/root/torch-stand-in.py"
@@ -58,26 +57,15 @@ class Trial:
         }
 
     def start(self, **more: Any) -> subprocess.Popen[str]:
-        inventory = self.vm.inventory("gpu-1")
-        (self.tmp_path / "inventory.json").write_text(json.dumps(inventory))
+        inventory = plays.inventory(self.tmp_path, self.vm.inventory("gpu-1")["all"]["hosts"])
         (self.tmp_path / "play.yml").write_text(json.dumps(PLAY))
-        environment = {
-            **os.environ,
-            "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
-            "ANSIBLE_LOCAL_TEMP": str(self.tmp_path / "ansible"),
-            "ANSIBLE_NOCOLOR": "1",
-            "PATH": f"{PLAYBOOK.parent}:{os.environ['PATH']}",
-        }
         given = json.dumps({"trial": {**self.arguments, **more}})
         return subprocess.Popen(
-            [str(PLAYBOOK), "-i", "inventory.json", "play.yml", "-v", "-e", given],
-            cwd=self.tmp_path,
-            env=environment,
+            [str(plays.TOOLS / "ansible-playbook"), "-i", inventory, "play.yml", "-v", "-e", given],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            text=True,
             start_new_session=True,
+            **plays.how(self.tmp_path),
         )
 
     def run(self, **more: Any) -> tuple[int, str]:

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import pytest
 import yaml
 
 from hostcheck.onhost.settings.catalogue import SETTINGS
+from tests import plays
 from tests.settings_host import (
     Tree,
     apt,
@@ -34,7 +34,6 @@ from tests.settings_host import (
 )
 
 ROOT = Path(__file__).parents[2]
-PLAYBOOK = str(Path(sys.executable).parent / "ansible-playbook")
 MAC = "52:54:00:00:01:01"
 WISHES: dict[str, Any] = {
     "cpu_governor": {"governor": "performance"},
@@ -58,33 +57,11 @@ class Play:
 
     def __init__(self, tmp_path: Path, tree: Tree, settings: dict[str, Any], **variables: Any) -> None:
         self.tmp_path, self.tree = tmp_path, tree
-        host = {
-            "ansible_connection": "local",
-            "ansible_python_interpreter": sys.executable,
-            "hostcheck_root": str(tree.root),
-            "hostcheck_expect": {"settings": settings},
-            **variables,
-        }
-        self.inventory = tmp_path / "inventory.yml"
-        self.inventory.write_text(yaml.safe_dump({"all": {"hosts": {"gpu-1": host}}}))
+        own = {"hostcheck_root": str(tree.root), "hostcheck_expect": {"settings": settings}, **variables}
+        self.inventory = plays.inventory(tmp_path, {"gpu-1": {**plays.HERE, **own}})
 
     def run(self, playbook: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        environment = {
-            **os.environ,
-            "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
-            "ANSIBLE_LOCAL_TEMP": str(self.tmp_path / "ansible"),
-            "ANSIBLE_NOCOLOR": "1",
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        }
-        return subprocess.run(
-            [PLAYBOOK, "-i", str(self.inventory), str(ROOT / "playbooks" / playbook), *arguments],
-            cwd=self.tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=240,
-            stdin=subprocess.DEVNULL,
-        )
+        return plays.run(self.tmp_path, plays.playbook(self.inventory, playbook, *arguments))
 
 
 def recap(ran: subprocess.CompletedProcess[str], key: str) -> int:
@@ -315,7 +292,7 @@ def test_a_trial_is_made_permanent_only_when_the_audit_of_its_boot_passes(tmp_pa
 def test_every_role_is_documented() -> None:
     ran = subprocess.run(
         [
-            str(Path(PLAYBOOK).parent / "ansible-doc"),
+            str(plays.TOOLS / "ansible-doc"),
             "-t",
             "role",
             "-r",

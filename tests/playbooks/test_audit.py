@@ -5,46 +5,25 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from hostcheck.cli import main
-from tests import replay
+from tests import plays, replay
 
 ROOT = Path(__file__).parents[2]
-PLAYBOOK = str(Path(sys.executable).parent / "ansible-playbook")
 
 
 def play(tmp_path: Path, *arguments: str, playbook: str = "audit.yml") -> subprocess.CompletedProcess[str]:
-    environment = {
-        **os.environ,
-        "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
-        "ANSIBLE_LOCAL_TEMP": str(tmp_path / "ansible"),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }
-    return subprocess.run(
-        [PLAYBOOK, str(ROOT / "playbooks" / playbook), *arguments],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        stdin=subprocess.DEVNULL,
-    )
+    return plays.run(tmp_path, [str(plays.TOOLS / "ansible-playbook"), str(ROOT / "playbooks" / playbook), *arguments])
 
 
 def inventory(tmp_path: Path, hosts: dict[str, dict[str, Any]]) -> str:
-    common = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
-    path = tmp_path / "inventory.yml"
-    path.write_text(yaml.safe_dump({"all": {"hosts": {name: {**common, **own} for name, own in hosts.items()}}}))
-    return str(path)
+    return plays.inventory(tmp_path, {name: {**plays.HERE, **own} for name, own in hosts.items()})
 
 
 def summary(tmp_path: Path) -> Any:

@@ -16,12 +16,11 @@ import pytest
 import yaml
 
 from hostcheck import bringup, receipts
-from tests import proving_worker, replay, settings_host
+from tests import plays, proving_worker, replay, settings_host
 from tests.unit.test_probe_gates import LOAD
 from tests.unit.test_probe_guards import HELD
 
 ROOT = Path(__file__).parents[2]
-PLAYBOOK = str(Path(sys.executable).parent / "ansible-playbook")
 TWO = ["0000:03:00.0", "0000:e3:00.0"]
 FOUR = ["0000:23:00.0", "0000:27:00.0", "0000:43:00.0", "0000:47:00.0"]
 ONE = ["0000:0c:00.0"]
@@ -65,17 +64,8 @@ class Fleet:
         self.hosts[name].update(nobody, ansible_ssh_common_args="-F none -o ConnectTimeout=5")
 
     def command(self, playbook: str, *arguments: str) -> tuple[list[str], dict[str, Any]]:
-        inventory = self.tmp_path / "inventory.yml"
-        inventory.write_text(yaml.safe_dump({"all": {"hosts": self.hosts}}, sort_keys=False))
-        environment = {
-            **os.environ,
-            "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
-            "ANSIBLE_LOCAL_TEMP": str(self.tmp_path / "ansible"),
-            "ANSIBLE_NOCOLOR": "1",
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        }
-        how = {"cwd": self.tmp_path, "env": environment, "stdin": subprocess.DEVNULL, "text": True}
-        return [PLAYBOOK, "-i", str(inventory), str(ROOT / "playbooks" / playbook), *arguments], how
+        inventory = plays.inventory(self.tmp_path, self.hosts)
+        return plays.playbook(inventory, playbook, *arguments), plays.how(self.tmp_path)
 
     def play(self, playbook: str = "bringup.yml", *arguments: str) -> subprocess.CompletedProcess[str]:
         argv, how = self.command(playbook, *arguments)
@@ -392,7 +382,7 @@ def test_a_host_brings_itself_up_from_a_repository(fleet: Fleet) -> None:
     words[words.index("--directory") + 1] = str(checkout)
     _, how = fleet.command("bringup.yml")
     how["env"].pop("ANSIBLE_CONFIG")
-    pulled = subprocess.run([f"{PLAYBOOK[:-8]}pull", *words], capture_output=True, timeout=270, **how)
+    pulled = subprocess.run([str(plays.TOOLS / "ansible-pull"), *words], capture_output=True, timeout=270, **how)
     assert pulled.returncode == 0, pulled.stdout + pulled.stderr
     assert "cpu-1  nothing to do: no card, and none is declared; not marked ready" in pulled.stdout
     assert list((checkout / "reports").glob("*/state.json"))

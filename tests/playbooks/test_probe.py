@@ -5,43 +5,24 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from hostcheck import receipts
-from tests import replay
+from tests import plays, replay
 from tests.unit.test_probe_guards import HELD, SICK
 from tests.unit.test_probe_session import may_unshare, namespaces
 from tests.unit.test_probe_worker import torch_marked, torch_python
 
 ROOT = Path(__file__).parents[2]
-PLAYBOOK = str(Path(sys.executable).parent / "ansible-playbook")
 CARDS = ["0000:23:00.0", "0000:27:00.0", "0000:43:00.0", "0000:47:00.0"]
 
 
 def play(tmp_path: Path, hosts: dict[str, dict[str, Any]], *arguments: str) -> subprocess.CompletedProcess[str]:
-    common = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
-    inventory = tmp_path / "inventory.yml"
-    inventory.write_text(yaml.safe_dump({"all": {"hosts": {name: {**common, **own} for name, own in hosts.items()}}}))
-    return subprocess.run(
-        [PLAYBOOK, "-i", str(inventory), str(ROOT / "playbooks/probe.yml"), *arguments],
-        cwd=tmp_path,
-        env={
-            **os.environ,
-            "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
-            "ANSIBLE_LOCAL_TEMP": str(tmp_path / "ansible"),
-            "ANSIBLE_NOCOLOR": "1",
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        },
-        capture_output=True,
-        text=True,
-        timeout=280,
-        stdin=subprocess.DEVNULL,
-    )
+    inventory = plays.inventory(tmp_path, {name: {**plays.HERE, **own} for name, own in hosts.items()})
+    return plays.run(tmp_path, plays.playbook(inventory, "probe.yml", *arguments))
 
 
 def marking(tmp_path: Path) -> tuple[Path, list[str]]:

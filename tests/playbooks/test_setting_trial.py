@@ -15,11 +15,11 @@ import pytest
 
 from hostcheck import receipts
 from hostcheck.onhost.trials import journal, restorer
+from tests import plays
 from tests.settings_host import Tree, cpus
 from tests.trial_host import GOVERNOR, governed
 
 ROOT = Path(__file__).parents[2]
-PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
 PLAY = [{"hosts": "all", "gather_facts": False, "tasks": [{"name": "Try", "setting_trial": "{{ trial }}"}]}]
 
 
@@ -32,7 +32,7 @@ def play(tree: Tree, *more: str, **arguments: Any) -> subprocess.Popen[str]:
     folder = tree.root.parent
     (folder / "play.yml").write_text(json.dumps(PLAY))
     host = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
-    (folder / "inventory.json").write_text(json.dumps({"all": {"hosts": {"one": host}}}))
+    inventory = plays.inventory(folder, {"one": host})
     trial = {
         "device": "cpu",
         "pin": False,
@@ -42,19 +42,19 @@ def play(tree: Tree, *more: str, **arguments: Any) -> subprocess.Popen[str]:
         **arguments,
     }
     return subprocess.Popen(
-        [str(PLAYBOOK), "-i", "inventory.json", "play.yml", "-v", "-e", json.dumps({"trial": trial}), *more],
-        cwd=folder,
-        env={
-            **os.environ,
-            "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
-            "ANSIBLE_LOCAL_TEMP": str(folder / "ansible"),
-            "ANSIBLE_NOCOLOR": "1",
-            "PATH": f"{PLAYBOOK.parent}:{os.environ['PATH']}",
-        },
-        stdin=subprocess.DEVNULL,
+        [
+            str(plays.TOOLS / "ansible-playbook"),
+            "-i",
+            inventory,
+            "play.yml",
+            "-v",
+            "-e",
+            json.dumps({"trial": trial}),
+            *more,
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
+        **plays.how(folder),
     )
 
 

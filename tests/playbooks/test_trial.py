@@ -6,21 +6,18 @@ The worker is as fast as the governor below the root lets it be, so that a switc
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from hostcheck import receipts
-from tests import scripted_worker
+from tests import plays, scripted_worker
 from tests.settings_host import Tree, cpus, debian
 
 ROOT = Path(__file__).parents[2]
-PLAYBOOK = str(Path(sys.executable).parent / "ansible-playbook")
 GOVERNOR = "/sys/devices/system/cpu/cpufreq/policy0/scaling_governor"
 WISH = {"settings": {"cpu_governor": {"governor": "performance"}}}
 
@@ -60,23 +57,8 @@ class Fleet:
         return tree
 
     def play(self, playbook: str, *arguments: str, project: Path = ROOT) -> subprocess.CompletedProcess[str]:
-        inventory = self.tmp_path / "inventory.yml"
-        inventory.write_text(yaml.safe_dump({"all": {"hosts": self.hosts}}, sort_keys=False))
-        return subprocess.run(
-            [PLAYBOOK, "-i", str(inventory), str(project / "playbooks" / playbook), *arguments],
-            cwd=self.tmp_path,
-            env={
-                **os.environ,
-                "ANSIBLE_CONFIG": str(project / "ansible.cfg"),
-                "ANSIBLE_LOCAL_TEMP": str(self.tmp_path / "ansible"),
-                "ANSIBLE_NOCOLOR": "1",
-                "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            },
-            capture_output=True,
-            text=True,
-            timeout=1000,
-            stdin=subprocess.DEVNULL,
-        )
+        argv = plays.playbook(plays.inventory(self.tmp_path, self.hosts), playbook, *arguments, project=project)
+        return plays.run(self.tmp_path, argv, timeout=1000, project=project)
 
     def receipts(self) -> list[Path]:
         return sorted((self.tmp_path / "reports/receipts").glob("*.json"))

@@ -19,6 +19,15 @@ def test_the_pages_are_up_to_date() -> None:
     assert docs.stale() == [], "run: python -m hostcheck.docs"
 
 
+def test_the_trial_that_is_shown_is_one_that_is_kept() -> None:
+    root = Path(__file__).parents[2]
+    kept = [line.rstrip() for line in (Path(__file__).parent / "receipts/trial-cuda-neighbour.txt").open()]
+    page = (root / "docs/trial.md").read_text()
+    block = page[page.index("    launch_us (mean") : page.index("\n`o` is a pair")].rstrip().splitlines()
+    assert len(block) > 6
+    assert [line for line in block if line[4:] not in (*kept, "...")] == []
+
+
 def test_every_check_has_a_heading_and_says_why() -> None:
     page = docs.checks_page()
     headings = re.findall(r"^## (.+)$", page, re.MULTILINE)
