@@ -171,8 +171,24 @@ FORMS = {
     "date": lambda at: f"[Sun Mar  1 {clock(at)} 2026] ",
     "monotonic of the journal": lambda at: f"[{at:12.6f}] some-host kernel: ",
     "unix": lambda at: f"{BOOTED + at:.6f} some-host kernel: ",
+    # clearlinux/distribution#2907, ublue-os/bazzite#3682: the name of the host was taken out
+    "time of day": lambda at: f"{clock(at)} kernel: ",
+    "date without a host": lambda at: f"Mar 01 {clock(at)} kernel: ",
+    "kernel alone": lambda at: f"kernel: [{at:12.6f}] ",
+    # talosctl dmesg (siderolabs/talos), a serial console with its own clock (QubesOS/qubes-issues#7971), grep
+    "talos": lambda at: f"10.5.0.2: kern: warning: [2026-03-01T{clock(at)}.5Z]: ",
+    "console": lambda at: f"[2026-03-01 {clock(at)}] [{at:12.6f}] ",
+    "grep of several files": lambda at: f"var/log/kern.log:17:[{at:12.6f}] ",
 }
-TIMELESS = {"none": "", "placeholder": "MON DD hh:mm:ss HOST kernel: ", "level only": "<6>"}
+TIMELESS = {
+    "none": "",
+    "placeholder": "MON DD hh:mm:ss HOST kernel: ",
+    "level only": "<6>",
+    "date in another language": "[Ter Mär  1 06:01:41 2026] ",  # lnls-dig/bpm-gw#73
+    "kernel alone": "kernel: ",
+    "numbers of lines": "1234:",
+    "list": "- ",
+}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -183,6 +199,19 @@ def test_every_form_gives_time_and_event(form: str) -> None:
     assert (event.kind, event.bdf) == ("xe.engine_reset", "0000:c3:00.0")
     assert event.first == pytest.approx(4100.0, abs=2.0)  # a date form without its zone counts from the first line
     assert log.last == pytest.approx(4100.0, abs=2.0)
+
+
+def test_a_time_of_day_that_goes_back_is_of_the_next_day() -> None:
+    lines = ["23:59:58 kernel: Linux version 7.0", f"00:00:03 kernel: {RESET}", f"00:00:04 kernel: {RESET}"]
+    event = only(parse_text(lines, NOW, BOOTED))
+    assert (event.first, event.last, event.count) == (5.0, 6.0, 2)
+
+
+def test_tags_around_lines_are_no_part_of_them() -> None:
+    """T2-Debian-and-Ubuntu-Kernel#53: what a terminal exports."""
+    line = f'Sep 07 08:31:30 amiga kernel: <font color="#C01C28"><b>{RESET}</b></font>'
+    event = only(parse_text([line], NOW, BOOTED))
+    assert event.samples == (RESET,)
 
 
 @pytest.mark.parametrize("form", TIMELESS)

@@ -13,16 +13,20 @@ from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
 
 NO_TIME = -1.0
+DAY = 86400.0
 
 BDF = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
 
 SECONDS = re.compile(r"(?:<\d{1,3}>|[a-z0-9]+ *: *[a-z]+ *: *)?\[ *(\d+\.\d+)(?: *<[ \d.]*>)?\](?:\[ *[TC]\d+\])? ?")
 _LEVEL = re.compile(r"<\d{1,3}>|[a-z0-9]+ *: *(?:emerg|alert|crit|err|warn|notice|info|debug) *: ?")
 _DELTA = re.compile(r"\[ *<? *\+? *(\d+\.\d+)>? *\] ?")
-_DATE = re.compile(r"\[([A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d \d{4})\] ?")
+# Days and months are in the words of the reader's language: ``[Ter Set 19 06:01:41 2017]`` (bpm-gw#73).
+_DATE = re.compile(r"\[(\w{1,5}\.? \w{2,6}\.? +\d{1,2} \d\d:\d\d:\d\d \d{4})\] ?")
 _MINUTE = re.compile(r"\[([A-Z][a-z]{2} *\d{1,2} \d\d:\d\d)\] ?")
-_ISO = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?) ")
-_HOST = re.compile(r"(?P<stamp>.{0,40}?)(?:^|(?<= ))(?P<host>[^\s:\[\]]+) kernel(?:\[\d+\])?: ?")
+_ISO = re.compile(r"\[?(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)(?:\]:?)? ")
+# The name of the host is often taken out before a log is shown: ``22:39:31 kernel: …`` (clearlinux#2907).
+_HOST = re.compile(r"(?P<stamp>.{0,40}?)(?:^|(?<= ))(?:(?P<host>[^\s:\[\]]+) )??kernel(?:\[\d+\])?: ?")
+_TIME = re.compile(r"(\d\d):(\d\d):(\d\d(?:[.,]\d+)?)$")
 _SYSLOG = re.compile(r"([A-Z][a-z]{2}) +(\d{1,2}) (\d\d):(\d\d):(\d\d)(\.\d+)?$")
 _FULL = re.compile(r"[A-Z][a-z]{2} (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?) (\S+)$")
 _UNIX = re.compile(r"(\d{9,11}\.\d+)$")
@@ -30,7 +34,7 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 # A line that begins a message though nothing stands before it: it names a device or a part of the kernel.
 _BEGINS = re.compile(
-    rf"(?:\S+(?: \S+)? {BDF}: |\S+: probe of {BDF} |(?:\{{\d+\}})?\[Hardware Error\]|NVRM: "
+    rf"(?:[^\s:]+:?(?: \S+)? {BDF}: |\S+: probe of {BDF} |(?:\{{\d+\}})?\[Hardware Error\]|NVRM: "
     r"|ACPI |acpi |BERT: |GHES: |watchdog: |clocksource: |INFO: |Out of memory|oom-kill|PCIe |AMD-Vi: |aer_\w+: |\[drm)"
 )
 # Text that only ever continues the message of an earlier line (kernel drivers/gpu/drm/xe and i915).
@@ -38,13 +42,20 @@ _CONTINUES = re.compile(
     r"\s|(?:ASID|Faulted Address|FaultType|AccessType|FaultLevel|EngineClass|EngineInstance): "
     r"|IOCTLs and executions|Please file a|by (?:xe|i915) driver|use (?:xe|i915)\.force_probe|Workqueue: |RIP: "
 )
-# What a terminal, a chat or a mail puts around lines: colours (as such, or as ``less`` and rsyslog write them), quotes.
-_COLOUR = re.compile(r"(?:\x1b|\^\[|#033)\[[0-9;]*[mK]")
+# What a terminal, a chat or a mail puts around lines: colours (as such, as ``less`` and rsyslog write them, or as tags,
+# t2linux kernel#53), quotes.
+_COLOUR = re.compile(r"(?:\x1b|\^\[|#033)\[[0-9;]*[mK]|</?(?:font|b|span|code|pre)\b[^<>\n]*>")
 _QUOTE = re.compile(r"(?:[ \t]*>)+[ \t]?")
 _QUOTED = frozenset(" \t>")  # with which a quoted line begins
 _INDENT = re.compile(
     r"[ \t]+(?=(?:<\d{1,3}>)?\[ *<? *\+?\d+\.\d{3}|\[[A-Z][a-z]{2} |\d{4}-\d\d-\d\d[T ]\d\d:"
     r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d )"
+)
+# What stands before a message in forms that are not known (``grep -n``, ``talosctl dmesg``, a list): all up to the
+# kernel's own time, or up to the driver and the device.
+_ANY = re.compile(
+    r"[^\n]{0,60}?(?:(?<=[\s:|>])|^)(?=\[(?: *\d+\.\d{6}\]|\d{4}-\d\d-\d\dT))"
+    rf"|[^\n]{{1,60}}?[:\]|>-] *(?=\S+ {BDF}: )"
 )
 _KERNEL_TIME = re.compile(r"\[ *(\d+\.\d{6})\]")
 _MARK = re.compile(r"-- (?:Boot \w+|Reboot) --")
@@ -82,8 +93,10 @@ def _day(month: str, day: str, hour: str, minute: str, second: str, now: float) 
     return None
 
 
-def _date(words: list[str]) -> datetime:
-    """``Tue Mar  3 12:34:56 2026``, as words. Raises ValueError."""
+def _date(words: list[str]) -> datetime | None:
+    """``Tue Mar  3 12:34:56 2026``, as words; None where the month is named in another language. Raises ValueError."""
+    if words[1] not in _MONTHS:
+        return None
     hour, minute, second = (int(part) for part in words[3].split(":"))
     month = _MONTHS.index(words[1]) + 1
     return datetime(int(words[4]), month, int(words[2]), hour, minute, min(second, 59), 0, timezone.utc)
@@ -104,10 +117,11 @@ class Clock:
         self.running = 0.0
         self.prefix = ""  # of the newest line, where it is the same for all lines of one second
         self._base: float | None = None
+        self._midnight: float | None = None  # the first time of day, in seconds, in a log without days
 
     def begin_as(self, other: Clock) -> None:
         """Count dates from where another clock does, which has read the first lines of the same log."""
-        self._base = other._base
+        self._base, self._midnight = other._base, other._midnight
         self.anchored = self.anchored or (other._base is not None and other.anchored)
 
     def tick(self, line: str) -> None:
@@ -162,7 +176,8 @@ class Clock:
             found = _DATE.match(line)
             if found:
                 moment = _date(found.group(1).split())
-                stamp, line = self._wall(moment.timestamp(), False, line[found.end() :]), line[found.end() :]
+                line = line[found.end() :]
+                stamp = NO_TIME if moment is None else self._wall(moment.timestamp(), False, line)
                 continue
             found = _MINUTE.match(line)
             if found:
@@ -177,10 +192,14 @@ class Clock:
                 stamp = self._stamp(found.group("stamp").strip(), line, stamp)
                 continue
             found = _ISO.match(line)
-            if found and stamp is None:
+            if found and stamp in (None, NO_TIME):
                 wall, zoned = parse_iso(found.group(1))
                 line = line[found.end() :]
                 stamp = self._wall(wall, zoned, line)
+                continue
+            found = _ANY.match(line) if stamp is None and not begins(line) else None
+            if found and found.end():
+                stamp, line = NO_TIME, line[found.end() :]
                 continue
             break
         return stamp, line
@@ -204,7 +223,18 @@ class Clock:
         found = _UNIX.match(text)
         if found:
             return self._wall(float(found.group(1)), True, message)
-        return NO_TIME
+        found = _TIME.match(text)
+        return self._of_day(found) if found else NO_TIME
+
+    def _of_day(self, found: re.Match[str]) -> float:
+        """Seconds since the first line for a time without its day; one that goes back is of the next day."""
+        hour, minute, second = found.groups()
+        now = int(hour) * 3600 + int(minute) * 60 + float(second.replace(",", "."))
+        self._midnight = now if self._midnight is None else self._midnight
+        while now - self._midnight < self.running - DAY / 2:
+            now += DAY
+        self.running = max(0.0, round(now - self._midnight, 6))
+        return self.running
 
     def _wall(self, wall: float, zoned: bool, message: str) -> float:
         if self._base is None:
@@ -267,7 +297,12 @@ class Tidy:
             blob = blob.lstrip("\ufeff")
             found = [batch[0].lstrip("\ufeff"), *batch[1:]] if batch[0].startswith("\ufeff") else batch
         # One rare character is found ten times faster than a short word; most batches have none of these.
-        if "\x1b" in blob or ("^" in blob and "^[[" in blob) or ("#" in blob and "#033[" in blob):
+        if (
+            "\x1b" in blob
+            or ("^" in blob and "^[[" in blob)
+            or ("#" in blob and "#033[" in blob)
+            or ("<" in blob and "</" in blob)
+        ):
             found = [_COLOUR.sub("", line) for line in found]
             blob = "\n".join(found)
         if ">" in blob:
