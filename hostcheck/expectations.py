@@ -68,15 +68,23 @@ class Gpus(Model):
         return bool(self.count or self.bdfs or self.ids)
 
 
+def _override(text: str) -> str:
+    if not re.fullmatch(r"/lib/firmware/\S+|md5-[0-9a-f]{32}", text):
+        raise ValueError(f"{text!r} is neither a file below /lib/firmware nor a digest such as md5-{'0' * 32}")
+    return text
+
+
 class Guc(Model):
     """GuC firmware. wanted: version every card should run.
 
     known_bad: (kernel release pattern, GuC version) pairs that faulted here; a match is at most a warning
     (vllm-project/vllm#55425: 7.0.0-29 with 70.58.0 faulted in 4 of 4 arms; not a universal cure, so no default).
+    overrides: files that are not those of a package on purpose, by path or by digest (``md5-0123…``).
     """
 
     wanted: str | None = None
     known_bad: tuple[tuple[str, str], ...] = ()
+    overrides: tuple[Annotated[str, AfterValidator(_override)], ...] = ()
 
 
 class Aer(Model):

@@ -1,19 +1,21 @@
-"""Which GuC firmware runs on each card, and is it the one that the driver or the inventory wants?"""
+"""Which GuC firmware runs on each card, is it the one that the driver or the inventory wants, and whose file is it?"""
 
 from __future__ import annotations
 
 import fnmatch
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ..expectations import Expectation
-from ..findings import HOST, Finding, Status, Subject, check
+from ..findings import HOST, Cause, Finding, Status, Subject, check, need, unknown
 from ..onhost.gather import Facts
 from ..onhost.readings import gpu_ids
+from ..onhost.readings.firmware_files import LOCAL, Owner
 from ..onhost.readings.kernel_log import Event
 from . import log
 from .gpu import cards
-from .presence import not_listed
+from .presence import not_applicable, not_listed
 
 RANK = (Status.ok, Status.info, Status.unknown, Status.warn)
 UPDATE = "apt-get install --only-upgrade linux-firmware && update-initramfs -u  # then reboot"
@@ -129,3 +131,60 @@ def _finding(facts: Facts, subject: Subject, told: list[tuple[Status, str, str]]
     if status is Status.warn and not step:
         step = "uname -r; journalctl -k -b 0 --no-pager | grep 'GuC firmware'  # then change one of the two, not both"
     return Finding("fw.guc", subject, status, seen, wanted, source, step)
+
+
+def _declared(one: Owner, overrides: tuple[str, ...]) -> str:
+    """How a file is declared to be another one than a package's, "" where it is not."""
+    if one.path in overrides:
+        return "declared by its path"
+    if one.digest.value in overrides:
+        return "declared by its digest"
+    return "diverted by a person (dpkg-divert)" if one.diverted == LOCAL else ""
+
+
+def _whose(one: Owner, overrides: tuple[str, ...], hiding: tuple[str, ...]) -> Finding:
+    """The finding of one file. One that hides that of a package is a consequence of `boot.firmware`."""
+    subject = Subject("file", one.path)
+    cause = Cause("boot.firmware", HOST) if one.path in hiding else None
+    if one.digest.value is None:
+        step = f"dpkg --verify {one.package}" if one.package else f"dpkg -S {one.path}"
+        return replace(unknown("fw.guc_ownership", one.digest, subject, step), cause=cause)
+    source = one.digest.source
+    if one.package and one.digest.value == one.installed:
+        return Finding("fw.guc_ownership", subject, Status.ok, f"as {one.package} installed it", source=source)
+    is_other = f"is not what {one.package} installed" if one.package else "belongs to no package"
+    seen = f"{is_other} ({one.digest.value})"
+    declared = _declared(one, overrides)
+    if declared:
+        return Finding("fw.guc_ownership", subject, Status.info, f"{seen}; {declared}", source=source)
+    step = f"dpkg -S {one.path}  # a package's own comes back without it; one that is wanted: declare guc.overrides"
+    if one.package:
+        step = f"sudo apt-get install --reinstall {one.package}  # or declare it: guc.overrides"
+    wanted = "the file of a package, or one that is declared"
+    return Finding("fw.guc_ownership", subject, Status.warn, seen, wanted, source, step, cause=cause)
+
+
+@check("fw.guc_ownership", title="GuC files on disk are those of a package, or declared")
+def ownership(facts: Facts, expectation: Expectation, previous: Facts | None = None) -> Iterator[Finding]:
+    """`fw.guc_ownership`
+
+    Why: a file that was copied over that of a package is taken at the next load, comes and goes with upgrades that
+    nobody connects with it, and its version need not be readable: blobs from 70.65 on carry none, so only a digest
+    tells them apart (lab-host-facts 2.3; arc-host-facts A.1). dpkg keeps what it installed; `guc.overrides` declares a
+    file by its path or its digest. What rpm installed is told by a command that is not run here.
+    """
+    id, source = "fw.guc_ownership", facts.next_boot.guc_files.source
+    intel = [gpu for gpu in (cards(facts) if facts.pcie.gpus.value else ()) if gpu.vendor == gpu_ids.INTEL]
+    if not expectation.gpus.expected and all(gpu.driver.value == "i915" for gpu in intel):
+        yield not_listed(id, facts) or not_applicable(id, "no card that xe may drive", source)
+        return
+    if facts.next_boot.guc_files.unread == "absent" or facts.next_boot.guc_files.value == ():
+        yield not_applicable(id, "no GuC firmware for xe on disk", source)
+        return
+    guc = facts.firmware_files.guc
+    if guc.unread == "not_asked" and guc.source == "rpm -V":
+        step = "rpm -V $(rpm -qf --qf '%{NAME}\\n' /lib/firmware/xe/*_guc_* | sort -u)"
+        yield unknown(id, guc, next_step=step)
+        return
+    for one in need(guc):
+        yield _whose(one, expectation.guc.overrides, facts.next_boot.shadowing.value or ())

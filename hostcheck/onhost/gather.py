@@ -34,6 +34,8 @@ from .readings.cpuidle import Cpuidle
 from .readings.cpuidle import read as read_cpuidle
 from .readings.crash import Crash
 from .readings.crash import read as read_crash
+from .readings.firmware_files import FirmwareFiles
+from .readings.firmware_files import read as read_firmware_files
 from .readings.gpu_state import GpuStates
 from .readings.gpu_state import read as read_gpu_state
 from .readings.holders import Holders
@@ -122,9 +124,21 @@ class Group:
     deadline: float = 20.0
 
 
-def group(read: Callable[..., Any], needs: tuple[str, ...] = (), device: Device = False, deadline: float = 20.0) -> Any:
-    """Declare a field of `Facts`; see `Group`."""
-    return field(metadata={"group": Group(read, needs, device, deadline)})
+def group(
+    read: Callable[..., Any],
+    needs: tuple[str, ...] = (),
+    device: Device = False,
+    deadline: float = 20.0,
+    later: type[Any] | None = None,
+) -> Any:
+    """Declare a field of `Facts`; see `Group`.
+
+    later: class of a group that facts of an older version do not have; there it was not asked for.
+    """
+    metadata = {"group": Group(read, needs, device, deadline)}
+    if later is None:
+        return field(metadata=metadata)
+    return field(metadata=metadata, default_factory=lambda: unread(later, "not_asked", "not read by this version"))
 
 
 def has_cards(pcie: Pcie, **_: Any) -> bool:
@@ -183,6 +197,7 @@ class Facts:
         read_xpu_smi, needs=("pcie", "kernel_log", "holders", "options"), device=asks_xpu_smi, deadline=40.0
     )
     rates: Rates = group(read_rates, needs=("pcie", "throttle", "options"), device=reads_twice, deadline=75.0)
+    firmware_files: FirmwareFiles = group(read_firmware_files, needs=("next_boot", "packages"), later=FirmwareFiles)
 
 
 GROUPS: dict[str, Group] = {

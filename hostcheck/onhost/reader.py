@@ -11,6 +11,7 @@ Three readers share one interface: `LiveReader` (this machine, or a directory gi
 from __future__ import annotations
 
 import errno
+import hashlib
 import importlib
 import os
 import re
@@ -44,6 +45,7 @@ REASONS = (
 )
 
 FILE_LIMIT = 4 << 20  # bytes; the largest file read on purpose is a kernel log below a root
+BLOB_LIMIT = 8 << 20  # bytes; a file of firmware has some hundred KB
 OUTPUT_LIMIT = 64 << 20  # bytes of stdout; a busy journal of one boot is some tens of MB
 STDERR_LIMIT = 64 << 10
 COMMAND_TIMEOUT = 10.0  # seconds
@@ -162,6 +164,22 @@ def as_text(data: bytes, source: str) -> Reading[str]:
     return Reading(None, source, "not_text", "has a NUL byte") if "\0" in text else Reading(text, source)
 
 
+def digest_of(data: bytes) -> str:
+    """The digest by which dpkg knows a file. With its name before it, it is not taken for a machine id and redacted.
+
+    >>> digest_of(b"")
+    'md5-d41d8cd98f00b204e9800998ecf8427e'
+    """
+    return f"md5-{hashlib.md5(data, usedforsecurity=False).hexdigest()}"
+
+
+def parse_digest(text: object) -> str:
+    """Return a digest as `digest_of` writes it. Raises ValueError for anything else."""
+    if not isinstance(text, str) or not re.fullmatch(r"md5-[0-9a-f]{32}", text):
+        raise ValueError(f"expected a digest, got {text!r:.80}")
+    return text
+
+
 class Lines:
     """Lines of a running command, without their newline; after the last one `end` tells how it ended.
 
@@ -245,6 +263,10 @@ class Reader:
         return None
 
     # -- the same for all --------------------------------------------------------------------------
+
+    def digest(self, path: str, limit: int = BLOB_LIMIT) -> Reading[str]:
+        """Digest of a file's content, e.g. ``md5-0123…``; a recording keeps it without the content."""
+        return self.data(path, limit).then(digest_of)
 
     def text(self, path: str, limit: int = FILE_LIMIT) -> Reading[str]:
         """Content of a text file."""

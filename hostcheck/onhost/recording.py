@@ -21,6 +21,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from .reader import (
+    BLOB_LIMIT,
     COMMAND_TIMEOUT,
     FILE_LIMIT,
     LOG_TIMEOUT,
@@ -33,6 +34,7 @@ from .reader import (
     Reader,
     Reading,
     Stat,
+    parse_digest,
     refused,
 )
 
@@ -300,6 +302,21 @@ class RecordedReader(Reader):
             return Reading(calls[name], name)
         return Reading(None, name, "tool_missing", "not recorded, and never asked of the machine that audits")
 
+    def digest(self, path: str, limit: int = BLOB_LIMIT) -> Reading[str]:
+        try:
+            real = self._walk(path)
+        except OSError as error:
+            return refused(error, path)
+        content = self._files.get(real)
+        if isinstance(content, dict) and content.get("error", "ENODATA") != "ENODATA":
+            return error_reading(content["error"], path)
+        found = self.recording.get("calls", {}).get(f"md5 {real}")
+        if found is not None:
+            return Reading(found, path).then(parse_digest)
+        if self.beneath is not None and content is None:
+            return self.beneath.digest(path, limit)
+        return Reading(None, path, "not_asked", "no digest of it is in the recording")
+
 
 def below(root: str) -> Reader:
     """The reader of a root: this machine for ``/``, else a directory with its ``.hostcheck.json`` if it has one.
@@ -396,6 +413,13 @@ class Recorder(Reader):
         except ValueError:
             content = {"base64": base64.b64encode(reading.value).decode("ascii")}
         self.kept["files"][real] = content
+        return reading
+
+    def digest(self, path: str, limit: int = BLOB_LIMIT) -> Reading[str]:
+        real = self._real(path)
+        reading = self.inner.digest(path, limit)
+        if reading.value is not None:
+            self.kept["calls"][f"md5 {real}"] = reading.value
         return reading
 
     def link(self, path: str) -> Reading[str]:

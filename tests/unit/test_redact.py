@@ -151,7 +151,8 @@ def planted_host() -> tuple[dict[str, object], list[str]]:
     recording["files"]["/home/ada/"] = ""
     replay.add_log(recording, f"[   99.000000] {junk}")
     for name in list(recording["calls"]):
-        recording["calls"][name] = {**recording["calls"][name], "planted": [junk]}
+        value = recording["calls"][name]
+        recording["calls"][name] = f"{value} {junk}" if isinstance(value, str) else {**value, "planted": [junk]}
     return recording, secrets
 
 

@@ -1,0 +1,166 @@
+"""Whose the GuC files on disk are: the package that lists them, what it installed, and what is there now.
+
+dpkg keeps the digests of all that a package installed in one file per package; rpm tells them to a command alone, which
+is not run here. Of these lists a recording keeps the lines of the files asked for, and of a file its digest.
+
+Sources: dpkg(1), dpkg-divert(1), deb-md5sums(5).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ..reader import Reader, Reading
+from ..recording import Recorder
+from .environment import part
+from .next_boot import NextBoot
+from .packages import Packages
+
+DPKG_INFO = "/var/lib/dpkg/info"
+DIVERSIONS = "/var/lib/dpkg/diversions"
+# Packages that may hold firmware of a GPU, by their names: linux-firmware, firmware-intel-graphics, intel-fw-gpu …; and
+# dpkg's own, so that there is one wherever dpkg is.
+LISTS = re.compile(r"(?:.*(?:firmware|gpu|intel|\bxe\b|\bfw\b).*|dpkg(?::\w+)?)\.md5sums")
+LIST_LIMIT = 8 << 20  # bytes; linux-firmware lists some 3,500 files
+FOLDER = re.compile(r"^(?:usr/)?lib/firmware/(?:updates/)?xe/")
+LOCAL = ":"  # dpkg's word for a diversion that a person made
+
+
+@dataclass(frozen=True)
+class Owner:
+    """One file and whose it is.
+
+    package: that lists it, ``""`` for none. installed: its digest when it was installed, ``""`` where no package has
+    it. diverted: by whom its name was diverted (dpkg-divert), ``:`` by a person, ``""`` by nobody.
+    digest: of the file now, e.g. ``md5-0123…``.
+    """
+
+    path: str
+    package: str
+    installed: str
+    diverted: str
+    digest: Reading[str]
+
+
+@dataclass(frozen=True)
+class FirmwareFiles:
+    """GuC files that the driver would take at the next load, and whose they are."""
+
+    guc: Reading[tuple[Owner, ...]]
+
+
+def plain(path: str) -> str:
+    """A path as it is compared: without its first slash, and without ``usr/``, since /lib may be a link to it.
+
+    >>> plain("/usr/lib/firmware/xe/a.bin"), plain("lib/firmware/xe/a.bin")
+    ('lib/firmware/xe/a.bin', 'lib/firmware/xe/a.bin')
+    """
+    return re.sub(r"^usr/(?=lib/)", "", path.lstrip("/"))
+
+
+def parse_digests(text: str) -> dict[str, str]:
+    """Return path -> digest of a list of dpkg, as it is or as `reduce_digests` leaves it.
+
+    >>> parse_digests("0123456789abcdef0123456789abcdef  usr/lib/firmware/xe/bmg_guc_70.bin\\n")
+    {'lib/firmware/xe/bmg_guc_70.bin': 'md5-0123456789abcdef0123456789abcdef'}
+
+    Raises ValueError for a line of another form, and where there is none.
+    """
+    found = {}
+    for line in text.splitlines():
+        match = re.fullmatch(r"(?:md5-)?([0-9a-f]{32}) [ *](\S.*)", line)
+        if not match:
+            raise ValueError(f"expected a digest and a path, got {line[:80]!r}")
+        found[plain(match.group(2))] = f"md5-{match.group(1)}"
+    if not found:
+        raise ValueError("lists no file")
+    return found
+
+
+def reduce_digests(text: str) -> str:
+    """A list with the firmware of xe alone, and its first line, so that it is never empty.
+
+    >>> reduce_digests("0" * 32 + "  usr/share/doc/a\\n" + "1" * 32 + "  usr/share/doc/b\\n")
+    'md5-00000000000000000000000000000000  usr/share/doc/a\\n'
+    """
+    parse_digests(text)
+    lines = text.splitlines()
+    kept = [lines[0], *(line for line in lines[1:] if FOLDER.match(line.removeprefix("md5-")[34:]))]
+    return "".join(f"md5-{line.removeprefix('md5-')}\n" for line in kept)  # bare, they would be taken for machine ids
+
+
+def parse_diversions(text: str) -> dict[str, str]:
+    """Return path -> who diverted it, a package or ``:`` for a person (lines by three: from, to, who).
+
+    >>> parse_diversions("/lib/firmware/xe/a.bin\\n/lib/firmware/xe/a.bin.distrib\\n:\\n")
+    {'lib/firmware/xe/a.bin': ':'}
+
+    Raises ValueError where the lines do not go by three.
+    """
+    lines = text.splitlines()
+    if len(lines) % 3 or not all(line.startswith("/") for line in lines[::3]):
+        raise ValueError(f"expected lines by three, got {len(lines)} that begin {text[:60]!r}")
+    return {plain(path): who for path, who in zip(lines[::3], lines[2::3])}
+
+
+def reduce_diversions(text: str) -> str:
+    """The diversions of firmware of xe alone."""
+    parse_diversions(text)
+    lines = text.splitlines()
+    kept = [lines[at : at + 3] for at in range(0, len(lines), 3) if FOLDER.match(lines[at].lstrip("/"))]
+    return "".join(f"{line}\n" for three in kept for line in three)
+
+
+def owner(path: str, lists: dict[str, dict[str, str]], diversions: dict[str, str]) -> tuple[str, str, str]:
+    """(package, digest that it installed, who diverted the name) of a path.
+
+    lists: digests by package. Of a diverted name only the file of the one who diverted it has that name.
+    """
+    name = plain(path)
+    diverted = diversions.get(name, "")
+    for package, digests in sorted(lists.items()):
+        if name in digests and diverted in ("", package):
+            return package, digests[name], diverted
+    return "", "", diverted
+
+
+def read_lists(reader: Reader) -> Reading[dict[str, dict[str, str]]]:
+    """Digests of the packages that may hold firmware, by package; one that is not understood makes all so."""
+    inner = reader.inner if isinstance(reader, Recorder) else reader  # which others are installed is not kept
+    names = inner.names(DPKG_INFO)
+    if names.value is None:
+        return reader.names(DPKG_INFO).then(lambda _: {})
+    found: dict[str, dict[str, str]] = {}
+    for name in names.value:
+        if not LISTS.fullmatch(name):
+            continue
+        path = f"{DPKG_INFO}/{name}"
+        digests = part(reader, path, reduce_digests, LIST_LIMIT).then(parse_digests)
+        if digests.value is None and digests.unread != "absent":
+            return digests.then(lambda _: {})
+        found[name.removesuffix(".md5sums").partition(":")[0]] = digests.value or {}
+    return names.then(lambda _: found)
+
+
+def read_guc(reader: Reader, paths: Reading[tuple[str, ...]], manager: Reading[str]) -> Reading[tuple[Owner, ...]]:
+    if not paths.value:
+        return paths.then(lambda _: ())
+    lists = read_lists(reader)
+    if lists.unread == "absent" and manager.value == "rpm":
+        return Reading.no("not_asked", "rpm tells it to a command alone", "rpm -V")
+    diverted = part(reader, DIVERSIONS, reduce_diversions).then(parse_diversions)
+    if diverted.unread == "absent":
+        diverted = Reading({}, DIVERSIONS)
+    if lists.value is None or diverted.value is None:
+        return (lists if lists.value is None else diverted).then(lambda _: ())
+    found = []
+    for path in paths.value:
+        package, installed, who = owner(path, lists.value, diverted.value)
+        found.append(Owner(path, package, installed, who, reader.digest(path)))
+    return Reading(tuple(found), DPKG_INFO)
+
+
+def read(reader: Reader, next_boot: NextBoot, packages: Packages) -> FirmwareFiles:
+    paths = next_boot.guc_versions.then(lambda files: tuple(one.path for one in files))
+    return FirmwareFiles(read_guc(reader, paths, packages.manager))
