@@ -13,7 +13,7 @@ from ..onhost.readings.kernel_log import Event
 from ..onhost.readings.log_events import GPU_DRIVERS, driver_of, is_bad
 from ..onhost.readings.pcie import Gpu, path_bdfs
 from . import log
-from .gpu import cards, gone, subject
+from .gpu import cards, gone, subject, unlisted
 from .presence import holding, not_listed
 
 GOES_ON = 60.0  # seconds; younger resets are taken for ones that go on (the lab waits as long for quiet)
@@ -34,6 +34,7 @@ SERIOUS = {
     "hang": "GPU hang",
     "ring_timeout": "ring timeout",
     "pm_underflow": "runtime PM count underflow",
+    "hardware_fatal": "fatal hardware error",
 }
 MILD = {
     "engine_reset": "engine reset",
@@ -47,6 +48,7 @@ MILD = {
     "timeout": "PCODE did not answer",
     "load_failed": "GuC did not load",
     "soft_recovered": "ring timeout, soft recovered",
+    "hardware_error": "hardware error",
 }
 # Whole kinds. The public B70 optimization lab took the first two, and a count of runtime PM that underflows, for one
 # family with a card that does not come back from its sleep: only a reboot helped.
@@ -216,7 +218,7 @@ def fault(facts: Facts, expectation: Expectation, previous: Facts | None = None)
     unnamed = {driver_of(event) for event in (*nameless, *_nameless_loss(facts))} - {""}
     gap = log.window_gap(facts)
     subjects = _subjects(facts, [*own, *cut])
-    for bdf in subjects:
+    for bdf in sorted({*subjects, *unlisted(facts)}):
         found = [event for event in own if event.bdf == bdf]
         gpu = _gpu(facts, bdf)
         dumped = gpu is not None and gpu.coredump.value is True

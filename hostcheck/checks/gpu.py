@@ -418,6 +418,13 @@ def small_by_log(facts: Facts, bdf: str, vram: int) -> tuple[str, int] | None:
     return None
 
 
+def unresized(facts: Facts, bdf: str) -> tuple[str, int] | None:
+    """That the driver could not resize the BAR, and 0, where no line tells what size it has after that."""
+    if events(facts, bdf, "bar.resize_failed") and not events(facts, bdf, "bar.resized", "bar.vram", "bar.visible"):
+        return "the driver could not resize the BAR", 0
+    return None
+
+
 def wanted_bar(facts: Facts, gpu: Gpu) -> int:
     """Bytes that BAR 2 should have: VRAM rounded up to a power of two, no more than the card offers; 0 not known."""
     known = gpu_ids.product(gpu.vendor, gpu.device)
@@ -439,7 +446,7 @@ def rebar(facts: Facts, expectation: Expectation, previous: Facts | None = None)
     printed by xpu-smi, is one where nothing else was read, and a warning where sysfs disagrees.
     """
     for bdf in unlisted(facts):
-        if (said := small_by_log(facts, bdf, 0)) is not None:
+        if (said := small_by_log(facts, bdf, 0) or unresized(facts, bdf)) is not None:
             least = 1 << (said[1] - 1).bit_length() if said[1] else 0
             source = facts.kernel_log.events.source or "kernel log"
             step = _bar_step(facts, bdf, least)
@@ -453,6 +460,7 @@ def rebar(facts: Facts, expectation: Expectation, previous: Facts | None = None)
         small = small_by_log(facts, gpu.bdf, known.vram or 0 if known is not None else 0)
         refused = gpu.bdf in (facts.xpu_smi.small_bars.value or ())
         bar = gpu.bars.value[2] if gpu.bars.value is not None else None
+        small = small or (unresized(facts, gpu.bdf) if bar is None else None)
         warned = False
         if (cause := gone(facts, gpu)) is not None:
             seen = "the card does not answer; what lspci prints then is the kernel's memory of it"

@@ -522,6 +522,40 @@ def test_a_ring_that_recovered_by_itself_is_a_warning(line: str, wanted: Status)
     assert of_host("amd-card", line)["gpu.fault", AMD].status is wanted
 
 
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        # compute-runtime-style reports of i915: the driver ends what takes longer than 20 s (VulkanMod#63)
+        (f"Fence expiration time out i915-{CARD}:python3[2012]:1a2!", Status.fail),
+        # i915-backports#172: a Flex 140 whose GuC went silent
+        (
+            f"i915 {CARD}: [drm] *ERROR* GT0 [GUC COMMUNICATION] CT: No response for request 0x5503 (fence 168)",
+            Status.warn,
+        ),
+        (f"i915 {CARD}: [drm] *ERROR* GT0 [GUC COMMUNICATION] CT: Sending action 0x5503 failed (-ETIME)", Status.warn),
+        (f"i915 {CARD}: [drm] tlb invalidation response timed out for seqno 3", Status.warn),
+        # drivers/gpu/drm/xe/{xe_guc_ct,xe_force_wake,xe_hw_error}.c
+        (f"xe {CARD}: [drm] *ERROR* GT0: CT dequeue failed: -71", Status.warn),
+        (f"xe {CARD}: [drm] *ERROR* Tile0: GT1: Forcewake domain 0x1 failed to acknowledge awake request", Status.warn),
+        (f"xe {CARD}: [drm] *ERROR* [Hardware Error]: Tile0 reported NONFATAL error 0x20000", Status.warn),
+        (
+            f"xe {CARD}: [drm] *ERROR* [Hardware Error]: NONFATAL: HEC Uncorrected FW FIPS error reported, bit[2] is set",
+            Status.warn,
+        ),
+        (f"xe {CARD}: [drm] *ERROR* [Hardware Error]: TILE0 reported SGUNIT FATAL error, bit[12] is set", Status.fail),
+    ],
+)
+def test_other_words_of_drivers_for_a_card_that_does_not_answer(line: str, wanted: Status) -> None:
+    assert of_log(line)["gpu.fault", CARD].status is wanted
+
+
+def test_lines_of_a_debug_build_that_name_no_card() -> None:
+    said = of_log("[drm:pf_queue_work_func [xe]] Fault response: Unsuccessful -22")
+    assert said["gpu.fault", "host"].status is Status.fail
+    silent = of_log("[drm:wait_for_ct_request_update [i915]] *ERROR* CT: fence 168 err -62")
+    assert silent["gpu.fault", "host"].status is Status.warn
+
+
 def test_a_function_of_a_driver_without_a_card_here_is_told_of_the_host() -> None:
     line = "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring gfx timeout, signaled seq=1, emitted seq=3"
     assert of_host("two-card-gen5", line)["gpu.fault", "host"].status is Status.fail

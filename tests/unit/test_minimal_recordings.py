@@ -590,6 +590,52 @@ def test_any_one_line_about_a_small_bar_is_enough(line: str) -> None:
     assert beside.status("rebar", "0000:1b:00.0") == "fail"
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (
+            "Using a reduced BAR size of 256MiB. Consider enabling 'Resizable BAR' or similar, if available in the "
+            "BIOS.",
+        ),
+        ("Local memory IO size: 0x0000000010000000", "Local memory available: 0x00000003fa000000"),
+        ("Failed to resize BAR2 to 16384M (-ENOSPC)",),
+    ],
+)
+def test_i915_has_its_own_words_for_a_small_bar(lines: tuple[str, ...]) -> None:
+    """ipex-llm#12122: an A770 whose BAR stayed at 256 MiB."""
+    log = BOOT + "".join(f"[   18.1109{at:02}] i915 0000:0d:00.0: [drm] {line}\n" for at, line in enumerate(lines))
+    assert Said(part(log=log)).status("rebar", "0000:0d:00.0") == "fail"
+
+
+def test_i915_says_that_all_memory_is_in_reach() -> None:
+    """jellyfin#12118: an A380."""
+    lines = ("Local memory IO size: 0x000000017c800000", "Local memory available: 0x000000017c800000")
+    log = BOOT + "".join(f"[   10.1{at}] i915 0000:28:00.0: [drm] {line}\n" for at, line in enumerate(lines))
+    assert "fail" not in Said(part(log=log)).statuses("rebar")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Failed to resize BAR2 to 16384M (-ENOSPC). Consider enabling 'Resizable BAR' support in your BIOS",
+        "Can't resize VRAM BAR - platform support is missing. Consider enabling 'Resizable BAR' support in your BIOS",
+    ],
+)
+def test_a_bar_that_could_not_be_resized_is_small_unless_something_says_otherwise(line: str) -> None:
+    """siderolabs/pkgs#1688: a B570 behind its own switch."""
+    log = f"{BOOT}[   10.097510] xe {CARD}: [drm] {line}\n"
+    assert Said(part(log=log)).status("rebar", CARD) == "fail"
+    assert Said(part(gpu(), log)).status("rebar", CARD) == "ok"
+    whole = f"{log}[   10.1] xe {CARD}: [drm] VISIBLE VRAM: 0x0000004000000000, 0x0000000800000000\n"
+    assert "fail" not in Said(part(log=whole)).statuses("rebar")
+
+
+def test_a_card_that_only_a_whole_log_names_has_no_fault() -> None:
+    assert Said(part(log=BOOT + GUC)).status("gpu.fault", CARD) == "ok"
+    late = GUC.replace("19.0", "900.0").replace("[   9", "[  9")
+    assert Said(part(log=late)).status("gpu.fault", CARD) == "unknown"
+
+
 @pytest.mark.parametrize(("size", "usable"), [("800000000", "7f9000000"), ("300000000", "2fb800000")])
 def test_all_memory_in_reach_is_no_small_bar(size: str, usable: str) -> None:
     line = f"VRAM[0, 0]: Actual physical size 0x{size}, usable size exclude stolen 0x{usable}, "

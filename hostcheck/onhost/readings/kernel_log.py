@@ -47,13 +47,15 @@ _WORDS = (
     " stall on cpu", " stalls on cpu",
     "pcie aspm", "aspm is unsupported", "_osc", "callbacks suppressed", "kernel messages", "faulted address",
     "engineclass", "guc version", "reset reason", "gpu hang: ecode", "] *error* ", "_inv_timeout", "out-of-bounds in ",
+    "fence expiration", "fault response: ",
 )  # fmt: skip
 _DEVICE = re.compile(r":[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7]|\))")
 # The same for lines that name one, in what follows the name. Words one by one are found faster than by one pattern.
 _DEVICE_WORDS = (
     "aer", "erro", "time", "reset", "fault", "failed", "firmware", "job", "coredump", "wedged", "wanted", "hang",
     "hung", "graphics", "survivab", "pcode", "heartbeat", "vm worker", "bus", "accessible", "visible", "small bar",
-    "resize", "power state", "at resume", "slot(", "retrain", "bandwidth", "dpc", "edr", "aspm", "lost", "no reply",
+    "resize", "reduced bar", "local memory",
+    "power state", "at resume", "slot(", "retrain", "bandwidth", "dpc", "edr", "aspm", "lost", "no reply",
     "underflow",
 )  # fmt: skip
 # A tag that ends the line, a status bit such as ``[12] Timeout``, the end that a pager leaves.

@@ -249,6 +249,13 @@ _RULES: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         ("xe.gt_reset", "reset", r"trying reset\b|\breset (?:queued|started|done)\b"),
         ("xe.tlb_timeout", "tlb inval", r"tlb invalidation.*(?:time'?d? ?out)"),
         ("xe.no_reply", "no reply", r"guc mmio request \S+ no reply"),
+        # The channel to the GuC (xe_guc_ct.c, intel_guc_ct.c; i915-backports#172).
+        ("xe.no_reply", "ct", r"\bCT: (?:no response for request|sending action \S+ failed|fence \d+ err)"),
+        ("xe.no_reply", "failed", r"\b(?:CT dequeue|GuC recv message|G2H \w+) failed|CT: Failed to handle"),
+        ("xe.no_reply", "wake", r"force ?wake.*\b(?:failed to ack|timed out)"),
+        # xe_hw_error.c of 6.18; what is not said to be fatal was contained.
+        ("xe.hardware_fatal", "hardware error]", r"\[Hardware Error\]: (?!.*non.?fatal).*\bfatal\b"),
+        ("xe.hardware_error", "hardware error]", r"\[Hardware Error\]: "),
         ("xe.vm_error", "vm worker", r"VM worker error: "),
         ("xe.open_block", "gt", r"GT\d+: *(?:\n.*)?$"),
         ("amdgpu.soft_recovered", "soft recovered", r"\bring \S+ timeout, but soft recovered"),
@@ -262,7 +269,11 @@ _RULES: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
             r"actual physical size (?P<size>0x[0-9a-f]+),.*cpu accessible size (?P<visible>0x[0-9a-f]+)",
         ),
         ("bar.visible", "visible vram", r"visible vram: 0x[0-9a-f]+, (?P<visible>0x[0-9a-f]+)"),
+        # i915 tells of the memory in two lines of its own (ipex-llm#12122).
+        ("bar.vram", "local memory", r"local memory IO size: (?P<visible>0x[0-9a-f]+)"),
+        ("bar.vram", "local memory", r"local memory available: (?P<size>0x[0-9a-f]+)"),
         ("bar.small", "small bar", r"small bar (?:device|detected)"),
+        ("bar.small", "reduced bar", r"using a reduced BAR size"),
         ("bar.resize_failed", "resize", r"failed to resize BAR|can't resize \w+ BAR"),
         ("bar.resized", "resized to", r"BAR ?2 resized to (?P<size>\d+[MG])"),
         (
@@ -406,6 +417,8 @@ _LOOSE: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
             r"AMD-Vi: .*IOTLB_INV_TIMEOUT device=(?P<bdf>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])",
         ),
         ("i915.hang", "GPU HANG", r"\[drm[^\]]*\].*GPU HANG\b"),
+        # The driver ends a request that takes longer than 20 s (intel_gt_requests.c).
+        ("i915.timedout_job", "Fence exp", rf"Fence expiration time out i915-(?P<bdf>{BDF}):(?P<processes>[^\[\n]+)\["),
         ("guc.version", "wanted", r"GuC version:? (?P<version>\d[\d.]*\d),? \(?wanted (?P<wanted>\d[\d.]*\d)"),
         (
             "guc.recommended",
@@ -428,7 +441,7 @@ _FAULT_WORDS = (
     "pm_underflow", "soft_recovered", "cut",
     "reset_failed", "vm_error", "tlb_timeout", "no_reply",
     "coredump_created", "wedged", "wedge_cut", "recovered", "other", "hang", "reset",
-    "ring_timeout", "xid", "lost", "load_failed", "timeout",
+    "ring_timeout", "xid", "lost", "load_failed", "timeout", "hardware_error", "hardware_fatal",
 )  # fmt: skip
 
 
@@ -563,7 +576,7 @@ def _loose(text: str, device: str = "") -> Said | None:
 
 def _settled(kind: str, device: str, details: dict[str, str], text: str) -> tuple[str, str, dict[str, str]]:
     """Details taken out of a device's line, and the kind by them."""
-    if kind in ("bar.vram", "bar.visible") and int(details["visible"], 16) <= 256 << 20:
+    if kind in ("bar.vram", "bar.visible") and int(details.get("visible") or "0", 16) in range(1, (256 << 20) + 1):
         size = int(details.get("size", "0x0"), 16)
         kind = "bar.small" if kind == "bar.visible" or size > 256 << 20 else kind
     for key, pattern in _NOTES.items():
