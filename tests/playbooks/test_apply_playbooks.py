@@ -58,10 +58,10 @@ class Play:
     def __init__(self, tmp_path: Path, tree: Tree, settings: dict[str, Any], **variables: Any) -> None:
         self.tmp_path, self.tree = tmp_path, tree
         own = {"hostcheck_root": str(tree.root), "hostcheck_expect": {"settings": settings}, **variables}
-        self.inventory = plays.inventory(tmp_path, {"gpu-1": {**plays.HERE, **own}})
+        self.inventory = Path(plays.inventory(tmp_path, {"gpu-1": {**plays.HERE, **own}}))
 
     def run(self, playbook: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return plays.run(self.tmp_path, plays.playbook(self.inventory, playbook, *arguments))
+        return plays.run(self.tmp_path, plays.playbook(str(self.inventory), playbook, *arguments))
 
 
 def recap(ran: subprocess.CompletedProcess[str], key: str) -> int:
