@@ -10,6 +10,7 @@ Three readers share one interface: `LiveReader` (this machine, or a directory gi
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import importlib
@@ -180,25 +181,83 @@ def parse_digest(text: object) -> str:
     return text
 
 
-class Lines:
-    """Lines of a running command, without their newline; after the last one `end` tells how it ended.
+class Pieces(Generic[T]):
+    """What a running command prints, as it comes; after the last piece `end` tells how it ended.
 
-    end: the `Output` (its stdout is empty: the lines were given out), or why there is none.
+    end: the `Output` (its stdout is empty: it was given out), or why there is none.
     """
 
-    def __init__(self, source: str, lines: Iterator[str], end: Callable[[], Reading[Output]]) -> None:
+    def __init__(self, source: str, pieces: Iterator[T], end: Callable[[], Reading[Output]]) -> None:
         self.source = source
-        self._lines = lines
+        self._pieces = pieces
         self._end = end
 
-    def __iter__(self) -> Iterator[str]:
-        return self._lines
+    def __iter__(self) -> Iterator[T]:
+        return self._pieces
+
+    def stop(self) -> None:
+        """End the command: the rest is not wanted."""
+        close = getattr(self._pieces, "close", None)
+        if close is not None:
+            close()
 
     @property
     def end(self) -> Reading[Output]:
-        for _ in self._lines:  # a caller that stopped early still learns how the command ended
+        for _ in self._pieces:  # a caller that stopped early still learns how the command ended
             pass
         return self._end()
+
+
+class Lines(Pieces[str]):
+    """Lines of a running command, without their newline."""
+
+
+class Opened:
+    """A file that stays open and is read at any place; `close` it, or use it in a ``with``.
+
+    size: bytes. This one stands for content that is in memory already.
+    """
+
+    def __init__(self, data: bytes = b"") -> None:
+        self.size = len(data)
+        self._data = data
+
+    def read(self, at: int, size: int) -> bytes:
+        """At most `size` bytes from the place `at`; fewer at the end. Raises OSError."""
+        return self._data[at : at + size]
+
+    def close(self) -> None:
+        """Nothing more will be read."""
+
+    def __enter__(self) -> Opened:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class OpenedFile(Opened):
+    """A regular file of this machine. descriptor: becomes this object's own."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self.descriptor = descriptor
+        self.size = os.fstat(descriptor).st_size
+
+    def read(self, at: int, size: int) -> bytes:
+        pieces: list[bytes] = []
+        while size > 0:
+            piece = os.pread(self.descriptor, size, at)
+            if not piece:
+                break
+            pieces.append(piece)
+            at, size = at + len(piece), size - len(piece)
+        return b"".join(pieces)
+
+    def close(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
 
 
 class Reader:
@@ -246,6 +305,24 @@ class Reader:
     def lines(self, argv: Sequence[str], timeout: float = LOG_TIMEOUT) -> Lines:
         """Run a command and give out its lines as they come."""
         raise NotImplementedError
+
+    def opened(self, path: str) -> Reading[Opened]:
+        """A regular file of any size, to be read in parts. A recording keeps none of it but what `keep` is given."""
+        raise NotImplementedError
+
+    def filtered(
+        self, argv: Sequence[str], given: bytes | Opened, at: int = 0, timeout: float = LOG_TIMEOUT
+    ) -> Pieces[bytes]:
+        """Run a command on bytes, or on an opened file from the place `at` on; gives what it prints as it comes.
+
+        Only on the machine itself: a recording keeps what became of it (`keep`), not this.
+        """
+        source = shlex.join(argv)
+        no: Reading[Output] = Reading.no("tool_missing", "not run on what was recorded", source)
+        return Pieces(source, iter(()), lambda: no)
+
+    def keep(self, path: str, content: Reading[bytes]) -> None:
+        """What a recording is to hold in place of a file that was `opened`: so much of it that it reads the same."""
 
     def call(self, name: str) -> Reading[Any]:
         """Call a function of psutil or pyudev, e.g. ``psutil.net_if_addrs``, without arguments; gives plain data."""
@@ -450,15 +527,23 @@ class LiveReader(Reader):
             done.append(part)
         return "/" + "/".join(done)
 
-    def data(self, path: str, limit: int = FILE_LIMIT) -> Reading[bytes]:
+    def _open(self, path: str) -> int | Reading[Any]:
+        """A descriptor of a regular file, or why there is none."""
         try:
             # O_NONBLOCK: opening a FIFO must not wait for somebody to write into it.
             descriptor = os.open(self._host(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         except OSError as error:
             return refused(error, path)
+        if stat_module.S_ISREG(os.fstat(descriptor).st_mode):
+            return descriptor
+        os.close(descriptor)
+        return Reading(None, path, "io", "is not a regular file")
+
+    def data(self, path: str, limit: int = FILE_LIMIT) -> Reading[bytes]:
+        descriptor = self._open(path)
+        if isinstance(descriptor, Reading):
+            return descriptor
         try:
-            if not stat_module.S_ISREG(os.fstat(descriptor).st_mode):
-                return Reading(None, path, "io", "is not a regular file")
             pieces: list[bytes] = []
             size = 0
             while size <= limit:
@@ -472,6 +557,10 @@ class LiveReader(Reader):
             return refused(error, path)
         finally:
             os.close(descriptor)
+
+    def opened(self, path: str) -> Reading[Opened]:
+        descriptor = self._open(path)
+        return descriptor if isinstance(descriptor, Reading) else Reading(OpenedFile(descriptor), path)
 
     def link(self, path: str) -> Reading[str]:
         try:
@@ -529,7 +618,7 @@ class LiveReader(Reader):
                 return path
         return None
 
-    def _start(self, argv: Sequence[str], timeout: float) -> _Child | Reading[Output]:
+    def _start(self, argv: Sequence[str], timeout: float, stdin: int = subprocess.DEVNULL) -> _Child | Reading[Output]:
         source = shlex.join(argv)
         program = self._executable(argv[0])
         if program is None:
@@ -540,7 +629,7 @@ class LiveReader(Reader):
         try:
             process = subprocess.Popen(
                 [program, *argv[1:]],
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=environment,
@@ -588,6 +677,32 @@ class LiveReader(Reader):
 
         return Lines(source, lines(), lambda: _ended(running))
 
+    def filtered(
+        self, argv: Sequence[str], given: bytes | Opened, at: int = 0, timeout: float = LOG_TIMEOUT
+    ) -> Pieces[bytes]:
+        source = shlex.join(argv)
+        child: _Child | Reading[Output]
+        try:
+            with contextlib.ExitStack() as stack:
+                if isinstance(given, OpenedFile):
+                    stdin = given.descriptor  # reads by their place (pread) and the command's do not disturb each other
+                else:
+                    stdin = os.memfd_create("hostcheck")  # no pipe: nothing has to be written while the command prints
+                    stack.callback(os.close, stdin)
+                    with os.fdopen(os.dup(stdin), "wb") as file:
+                        file.write(given if isinstance(given, bytes) else given.read(0, given.size))
+                os.lseek(stdin, at, os.SEEK_SET)
+                child = self._start(argv, timeout, stdin)
+        except AttributeError:  # a Python that was built for an older C library
+            child = Reading(None, source, "tool_missing", "this Python cannot hand data to a command (no memfd_create)")
+        except OSError as error:
+            child = refused(error, source)
+        if isinstance(child, Reading):
+            ended = child
+            return Pieces(source, iter(()), lambda: ended)
+        running = child
+        return Pieces(source, _chunks(running), lambda: _ended(running))
+
     def call(self, name: str) -> Reading[Any]:
         if not self.is_root:
             return Reading(None, name, "tool_missing", "not recorded, and never asked of the machine that audits")
@@ -632,7 +747,7 @@ class LiveReader(Reader):
 def plain(value: Any) -> Any:
     """Plain data (dict, list, str, int, float, bool, None) of what psutil and pyudev give back.
 
-    >>> plain({"lo": (1, "x")})
+    >>> plain({"lo": (1, "this Python cannot hand data to a command (no memfd_create)")})
     {'lo': [1, 'x']}
     """
     if isinstance(value, dict):

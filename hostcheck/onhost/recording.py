@@ -15,6 +15,7 @@ import errno
 import json
 import os
 import shlex
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
@@ -30,7 +31,9 @@ from .reader import (
     SYMLINK_LIMIT,
     Lines,
     LiveReader,
+    Opened,
     Output,
+    Pieces,
     Reader,
     Reading,
     Stat,
@@ -296,6 +299,22 @@ class RecordedReader(Reader):
         files = {**self.recording.get("files", {}), **last["files"]}
         return last["after_s"], RecordedReader({**self.recording, "files": files, "samples": []}, self.beneath)
 
+    def opened(self, path: str) -> Reading[Opened]:
+        try:
+            is_here = self.beneath is None or self._walk(path) in self._files
+        except OSError as error:
+            return refused(error, path)
+        if self.beneath is not None and not is_here:
+            return self.beneath.opened(path)
+        return self.data(path, limit=sys.maxsize).then(Opened)
+
+    def filtered(
+        self, argv: Sequence[str], given: bytes | Opened, at: int = 0, timeout: float = LOG_TIMEOUT
+    ) -> Pieces[bytes]:
+        if self.beneath is not None:
+            return self.beneath.filtered(argv, given, at, timeout)
+        return super().filtered(argv, given, at, timeout)
+
     def call(self, name: str) -> Reading[Any]:
         calls = self.recording.get("calls", {})
         if name in calls:
@@ -492,6 +511,24 @@ class Recorder(Reader):
             return ended
 
         return Lines(inner.source, lines(), end)
+
+    def opened(self, path: str) -> Reading[Opened]:
+        reading = self.inner.opened(path)
+        if reading.value is None:
+            self._keep_error(self._real(path), reading)
+        return reading
+
+    def filtered(
+        self, argv: Sequence[str], given: bytes | Opened, at: int = 0, timeout: float = LOG_TIMEOUT
+    ) -> Pieces[bytes]:
+        return self.inner.filtered(argv, given, at, timeout)
+
+    def keep(self, path: str, content: Reading[bytes]) -> None:
+        real = self._real(path)
+        if content.value is None:
+            self._keep_error(real, content)
+        else:
+            self.kept["files"][real] = {"base64": base64.b64encode(content.value).decode("ascii")}
 
     def call(self, name: str) -> Reading[Any]:
         reading = self.inner.call(name)
