@@ -42,6 +42,8 @@ from .readings.holders import Holders
 from .readings.holders import read as read_holders
 from .readings.identity import Identity
 from .readings.identity import read as read_identity
+from .readings.initrd import Initrd
+from .readings.initrd import read as read_initrd
 from .readings.iommu import Iommu
 from .readings.iommu import read as read_iommu
 from .readings.kernel_log import KernelLog
@@ -90,6 +92,7 @@ class Options:
     xpu_smi: ``auto`` (only when no card is suspended, faulted or held), ``always`` or ``never``.
     pythons: interpreters, environments or folders of packages whose torch is looked up besides the usual places.
     sample_seconds: read error and throttle counters again after so long, for rates; 0: once.
+    initrd: read what the initrd of the default entry holds, which may take seconds.
     """
 
     under_load: bool = False
@@ -97,6 +100,7 @@ class Options:
     xpu_smi: str = "auto"
     pythons: tuple[str, ...] = ()
     sample_seconds: float = 0.0
+    initrd: bool = False
 
     def __post_init__(self) -> None:
         if self.xpu_smi not in ("auto", "always", "never"):
@@ -156,6 +160,11 @@ def reads_twice(options: Options, **_: Any) -> bool:
     return options.sample_seconds > 0
 
 
+def asks_initrd(options: Options, **_: Any) -> bool:
+    """Is what the initrd holds read? It may take seconds, and has a deadline of its own."""
+    return options.initrd
+
+
 def asks_xpu_smi(pcie: Pcie, kernel_log: KernelLog, holders: Holders, options: Options) -> bool:
     """May the tool be run?"""
     return held_back(pcie.gpus, kernel_log, holders, options) is None
@@ -198,6 +207,9 @@ class Facts:
     )
     rates: Rates = group(read_rates, needs=("pcie", "throttle", "options"), device=reads_twice, deadline=75.0)
     firmware_files: FirmwareFiles = group(read_firmware_files, needs=("next_boot", "packages"), later=FirmwareFiles)
+    initrd: Initrd = group(
+        read_initrd, needs=("pcie", "next_boot", "options"), device=asks_initrd, deadline=75.0, later=Initrd
+    )
 
 
 GROUPS: dict[str, Group] = {
