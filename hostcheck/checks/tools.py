@@ -157,6 +157,12 @@ def xpu_smi(facts: Facts, expectation: Expectation, previous: Facts | None = Non
         source = smi.devices.source
         yield Finding("tool.xpu_smi", TOOL, Status.unknown, seen=seen, source=source, cause=fault_of(facts))
         return
+    if "loading shared libraries" in smi.devices.detail:  # the loader of libraries exits with 127, as a shell does
+        seen = f"is installed and cannot start: {smi.devices.detail}"
+        yield Finding(
+            "tool.xpu_smi", TOOL, Status.warn, seen, source=smi.devices.source, next_step="ldd $(which xpu-smi)"
+        )
+        return
     if smi.devices.unread == smi.listed.unread == "tool_missing":
         yield Finding("tool.xpu_smi", TOOL, Status.not_applicable, seen="not installed", source="xpu-smi")
         return

@@ -18,6 +18,7 @@ from tests import replay
 
 HOST = "four-card-gen4"
 GPUS = tuple(f"0000:{bus}:00.0" for bus in ("23", "27", "43", "47"))
+COMMANDS = ("xpu-smi -v", "xpu-smi discovery -j", "xpu-smi discovery")
 HELD = {"links": {"/proc/4711/fd/9": "/dev/dri/renderD129"}, "files": {"/proc/4711/comm": "python\n"}}
 
 
@@ -152,8 +153,14 @@ def test_survivability_as_the_kernel_says(discovery: dict[str, Any]) -> None:
 
 
 def test_not_installed_is_no_fault() -> None:
-    found = tool({"commands": dict.fromkeys(("xpu-smi -v", "xpu-smi discovery -j", "xpu-smi discovery"))})
+    found = tool({"commands": dict.fromkeys(COMMANDS)})
     assert (found.status, found.seen) == (Status.not_applicable, "not installed")
+
+
+def test_a_tool_whose_library_is_missing_is_installed() -> None:
+    text = "xpu-smi: error while loading shared libraries: libze_loader.so.1: cannot open shared object file"
+    found = tool({"commands": dict.fromkeys(COMMANDS, said("", 127, text))})
+    assert (found.status, "libze_loader.so.1" in found.seen) == (Status.warn, True)
 
 
 def test_not_wanted_is_no_fault() -> None:
@@ -183,11 +190,24 @@ def test_a_faulted_card_explains_why_it_was_not_run(log: str) -> None:
     assert str(cause.subject) == GPUS[3]
 
 
-@pytest.mark.parametrize("dmesg", [said("", 1, "dmesg: read kernel buffer failed"), {"error": "timeout"}, None])
+@pytest.mark.parametrize("dmesg", [said("", 1, "dmesg: read kernel buffer failed"), {"error": "timeout"}])
 def test_a_refused_log_explains_why_it_was_not_run(dmesg: dict[str, Any] | None) -> None:
     found = findings({"commands": {replay.JOURNAL: None, "dmesg": dmesg}})
     (cause,) = [one for one in found if "tool.xpu_smi" in {item.id for item in one.explains}]
     assert cause.id == "log.access"
+
+
+LATE = said("[ 5000.000000] xe 0000:23:00.0: [drm] Using GuC firmware from xe/bmg_guc_70.bin version 70.58.0\n")
+
+
+@pytest.mark.parametrize("dmesg", [None, LATE])
+def test_a_recorded_answer_counts_though_the_log_is_no_part_of_the_recording(dmesg: dict[str, Any] | None) -> None:
+    """A bug report has a listing and what xpu-smi printed (xpumanager#92, #151), seldom a whole log."""
+    change = {"commands": {replay.JOURNAL: None, "dmesg": dmesg, **commands(said('{"device_list": null}'))["commands"]}}
+    assert "does not see" in tool(change).seen
+    held = {"commands": {replay.JOURNAL: None, "dmesg": dmesg, **dict.fromkeys(COMMANDS)}}
+    (cause,) = [one for one in findings(held) if "tool.xpu_smi" in {item.id for item in one.explains}]
+    assert cause.id == "log.access"  # the recorder had not run it either
 
 
 def test_a_small_bar_explains_the_missing_card() -> None:

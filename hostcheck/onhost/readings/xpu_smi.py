@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..reader import Output, Reader, Reading, shorten
+from ..recording import RecordedReader
 from .holders import Holders
 from .kernel_log import KernelLog
 from .pcie import ASLEEP, Gpu, Pcie
@@ -363,9 +364,11 @@ def parse_small_bars(text: str) -> tuple[str, ...]:
 
 
 def held_back(
-    gpus: Reading[tuple[Gpu, ...]], kernel_log: KernelLog, holders: Holders, options: Options
+    gpus: Reading[tuple[Gpu, ...]], kernel_log: KernelLog, holders: Holders, options: Options, part: bool = False
 ) -> Reading[str] | None:
     """Why xpu-smi is not started, or None.
+
+    part: the host is a recording and its answer is part of it, so that what was not recorded keeps nobody from it.
 
     It initialises every card that Level Zero can reach: that wakes a sleeping one, calls into a sick one, and
     disturbs work on a busy one (lab-host-facts 2.6). A node card* alone does not make a card busy: seat managers
@@ -388,17 +391,17 @@ def held_back(
     for gpu in ours:
         if gpu.bdf in faulted or gpu.coredump.value or gpu.runtime_status.value == "error":
             return Reading.no("faulted", f"{gpu.bdf} faulted on this boot", kernel_log.faulted.source)
-    if kernel_log.faulted.value is None:
+    if kernel_log.faulted.value is None and not (part and kernel_log.faulted.unread == "tool_missing"):
         detail = f"whether a card faulted on this boot is not known: {kernel_log.faulted.detail}"
         return Reading.no(kernel_log.faulted.unread or "not_asked", detail, kernel_log.faulted.source)
-    if kernel_log.complete.value is not True:
+    if kernel_log.complete.value is not True and not part:
         lost = kernel_log.complete.detail or "the kernel log lost its beginning"
         detail = f"whether a card faulted on this boot is not known: {lost}"
         return Reading.no(kernel_log.complete.unread or "not_asked", detail, kernel_log.faulted.source)
-    if holders.render.value is None:
+    if holders.render.value is None and not (part and holders.render.unread == "absent"):
         return holders.render.then(lambda _: "")
     cards = {gpu.bdf for gpu in ours} | {""}
-    for holder in holders.render.value:
+    for holder in holders.render.value or ():
         if holder.node.startswith("renderD") and holder.bdf in cards:
             busy = f"{holder.bdf or holder.node} is held by {holder.pid} ({holder.comm})"
             return Reading.no("not_asked", busy, holders.render.source)
@@ -426,8 +429,14 @@ def ask(reader: Reader, argv: Sequence[str]) -> tuple[Reading[Output], Reading[s
     return ran, outcome(ran.value, ran.source)
 
 
+def is_recorded(reader: Reader) -> bool:
+    """Is this a recording that holds an answer of xpu-smi? Nothing is started then."""
+    commands = reader.recording.get("commands", {}) if isinstance(reader, RecordedReader) else {}
+    return any(" ".join(argv) in commands for argv in (LIST_JSON, LIST_TEXT))
+
+
 def read(reader: Reader, pcie: Pcie, kernel_log: KernelLog, holders: Holders, options: Options) -> XpuSmi:
-    no = held_back(pcie.gpus, kernel_log, holders, options)
+    no = held_back(pcie.gpus, kernel_log, holders, options, is_recorded(reader))
     if no is not None:
         return XpuSmi(no, no, no.then(lambda _: ()), no.then(lambda _: ()), no.then(bool), no.then(lambda _: ()))
     _, said = ask(reader, VERSION)
