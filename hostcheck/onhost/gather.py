@@ -34,6 +34,8 @@ from .readings.cpuidle import Cpuidle
 from .readings.cpuidle import read as read_cpuidle
 from .readings.crash import Crash
 from .readings.crash import read as read_crash
+from .readings.dimms import Dimms
+from .readings.dimms import read as read_dimms
 from .readings.firmware_files import FirmwareFiles
 from .readings.firmware_files import read as read_firmware_files
 from .readings.gpu_state import GpuStates
@@ -207,6 +209,7 @@ class Facts:
     )
     rates: Rates = group(read_rates, needs=("pcie", "throttle", "options"), device=reads_twice, deadline=75.0)
     firmware_files: FirmwareFiles = group(read_firmware_files, needs=("next_boot", "packages"), later=FirmwareFiles)
+    dimms: Dimms = group(read_dimms, later=Dimms)
     initrd: Initrd = group(
         read_initrd, needs=("pcie", "next_boot", "options"), device=asks_initrd, deadline=75.0, later=Initrd
     )

@@ -13,7 +13,7 @@ import re
 from typing import Any, Callable
 
 from .reader import Reader
-from .readings import network, next_boot, owners
+from .readings import dimms, network, next_boot, owners
 
 REMOVED = "[removed]"
 NETS = ("192.0.2", "198.51.100", "203.0.113")  # the networks for documentation, RFC 5737
@@ -195,9 +195,19 @@ def _prepare(path: str, content: Any) -> Any:
     if owners.FREE_FORM.match(path) and isinstance(content, str):
         # scripts and units hold anything; only lines that set something stay, and of others what names an interface
         return network.beside(owners.reduced(content), content)
+    if path == dimms.TABLE and isinstance(content, dict) and "base64" in content:
+        return {"base64": base64.b64encode(_without_names(base64.b64decode(content["base64"]))).decode("ascii")}
     if path.endswith("/config") and isinstance(content, dict) and "base64" in content:
         return {"base64": base64.b64encode(without_serial(base64.b64decode(content["base64"]))).decode("ascii")}
     return content
+
+
+def _without_names(table: bytes) -> bytes:
+    """The firmware's table with no more than `dimms` takes from it, nothing where it is none."""
+    try:
+        return dimms.reduced(table)
+    except ValueError:
+        return b""
 
 
 def without_serial(config: bytes) -> bytes:

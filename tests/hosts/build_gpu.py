@@ -14,6 +14,7 @@ from typing import Any
 
 from hostcheck.onhost.recording import dump
 
+from . import build_memory
 from .build_host import (
     GIB,
     UBUNTU_2404,
@@ -34,6 +35,7 @@ from .build_host import (
     windows,
     xe_lines,
 )
+from .build_memory import MULTI_BIT, NONE
 from .build_pci import DOWNSTREAM, ENDPOINT, L0S, L1, LEGACY, ROOT_PORT, UPSTREAM, Bar, Function, Link
 
 FOLDER = Path(__file__).parent
@@ -154,6 +156,8 @@ def four_card_gen4() -> Host:
         iommu_group=8,
     )
     host.add(disk_port, disk, nic_port, nic, bmc_port, *display_bmc(bmc_port, 0, iommu_group=8))
+    slots = [f"DIMM{channel}1" for channel in "ABCD"]
+    host.memory_modules(build_memory.equal(slots, "Micron", "36ASF4G72PZ-3G2R1", 32 << 10), NONE)
     host.network("eno1", nic.bdf, "10.0.0.14", "02:00:00:00:00:14")
     host.kernel_boots(
         boot_lines(
@@ -296,6 +300,7 @@ def two_card_gen5() -> Host:
         "/sys/devices/system/edac/mc/mc0",
         {"mc_name": "F1Ah\n", "ce_count": "0\n", "ue_count": "0\n"},
     )
+    host.memory_modules(build_memory.equal(["A1"], "Micron Technology", "MTC10F1084S1RC48BA1", 16 << 10), MULTI_BIT)
     host.network("eno1", nic.bdf, "10.0.0.15", "02:00:00:00:00:15")
     host.kernel_boots(
         boot_lines(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
+from hostcheck.onhost.readings import dimms
 from hostcheck.onhost.recording import dump, empty, load, seconds
 
+from . import build_memory
 from . import build_pci as pci
 from .build_boot import extend
 from .build_pci import DOWNSTREAM, ENDPOINT, L1, LEGACY, ROOT_PORT, UPSTREAM, Bar, Function, Link
@@ -51,6 +54,11 @@ class Host:
 
     def stat(self, path: str, mode: int, gid: int = 0, rdev: tuple[int, int] = (0, 0)) -> None:
         self.recording["stats"][path] = {"mode": f"{mode:o}", "uid": 0, "gid": gid, "rdev": list(rdev)}
+
+    def memory_modules(self, modules: list[bytes], correction: int) -> None:
+        """The firmware's table of memory, as a recording keeps it."""
+        kept = dimms.reduced(build_memory.table(modules, correction))
+        self.file(dimms.TABLE, {"base64": base64.b64encode(kept).decode("ascii")})
 
     def call(self, name: str, value: Any) -> None:
         self.recording["calls"][name] = value
