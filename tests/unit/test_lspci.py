@@ -88,9 +88,27 @@ def test_link_is_that_of_the_first_express_capability() -> None:
         ("10000:E1:00.0 Non-Volatile memory controller [0108]: Sandisk [15b7:5030] (prog-if 02 [NVM Express])",
          "10000:e1:00.0", ("010802", "15b7", "5030")),
         ("01:00.0 0604: 8086:e2ff (rev 01)", "0000:01:00.0", ("060400", "8086", "e2ff")),
-        ("01:00.0 PCI bridge: Intel Corporation Device e2ff (rev 01)", "0000:01:00.0", ("060400", "", "")),
-        ("01:00.0 VGA compatible controller: Intel Corporation Device e223", "0000:01:00.0", ("030000", "", "")),
-        ("01:00.0 Flux compensator: Intel Corporation Device e223", "0000:01:00.0", ("", "", "")),
+        # without -nn, as most reports have it (raspberry-pi-pcie-devices#695, LACT#890, xpumanager#147)
+        ("01:00.0 PCI bridge: Intel Corporation Device e2ff (rev 01)", "0000:01:00.0", ("060400", "8086", "e2ff")),
+        (
+            "29:00.0 VGA compatible controller: Intel Corporation Battlemage G21 [Arc B580] (prog-if 00)",
+            "0000:29:00.0",
+            ("030000", "8086", "e20b"),
+        ),
+        ("0d:00.0 3D controller: Intel Corporation Device e223", "0000:0d:00.0", ("030200", "8086", "e223")),
+        ("0d:00.0 VGA compatible controller: Intel Corporation Something new", "0000:0d:00.0", ("030000", "8086", "")),
+        (
+            "01:00.0 PCI bridge: Advanced Micro Devices, Inc. [AMD/ATI] Navi 10 XL Upstream Port of PCI Express Switch",
+            "0000:01:00.0",
+            ("060400", "1002", ""),
+        ),
+        (
+            "55:00.0 VGA compatible controller: ASPEED Technology, Inc. ASPEED Graphics Family (rev 52)",
+            "0000:55:00.0",
+            ("030000", "1a03", ""),
+        ),
+        ("01:00.0 VGA compatible controller: Vendor Device", "0000:01:00.0", ("030000", "", "")),
+        ("01:00.0 Flux compensator: Intel Corporation Device e223", "0000:01:00.0", ("", "8086", "e223")),
     ],
 )  # fmt: skip
 def test_first_line_of_a_function(head: str, bdf: str, ids: tuple[str, str, str]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from . import gpu_ids
 from .config_space import AerRegisters
 
 WHOLE = ("lspci", "-D", "-nn", "-vv")
@@ -78,6 +79,20 @@ CLASSES = {
     "Serial controller": "0700",
     "Encryption controller": "1080",
 }
+# Vendors by the words that lspci writes without -nn (pci.ids): those of GPUs, of their ports, and of other displays.
+VENDORS = (
+    ("Intel Corporation", "8086"),
+    ("NVIDIA Corporation", "10de"),
+    ("Advanced Micro Devices, Inc. [AMD/ATI]", "1002"),
+    ("Advanced Micro Devices, Inc. [AMD]", "1022"),
+    ("ASPEED Technology", "1a03"),
+    ("Matrox", "102b"),
+    ("Red Hat", "1af4"),
+    ("VMware", "15ad"),
+    ("Cirrus Logic", "1013"),
+    ("Huawei Technologies", "19e5"),
+)
+UNNAMED = re.compile(r"Device ([0-9a-f]{4})\b")  # what pci.ids has no name for
 SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -136,6 +151,21 @@ class Device:
         return self.flags.get("L1SubCtl1")
 
 
+def _ids_of(name: str) -> tuple[str, str]:
+    """Vendor and device by the words of a listing without numbers; ``""`` for what they do not tell.
+
+    >>> _ids_of("Intel Corporation Device e2ff (rev 01)"), _ids_of("Intel Corporation Battlemage G21 [Arc B580]")
+    (('8086', 'e2ff'), ('8086', 'e20b'))
+    """
+    vendor, rest = next(((id, name[len(word) :]) for word, id in VENDORS if name.startswith(word)), ("", ""))
+    if unnamed := UNNAMED.match(rest.strip()):
+        return vendor, unnamed.group(1)
+    if vendor == gpu_ids.INTEL:
+        found = [device for device, one in gpu_ids.INTEL_CARDS.items() if f"[{one.name}]" in rest]
+        return vendor, found[0] if found else ""
+    return vendor, ""
+
+
 def _head(match: re.Match[str]) -> Device:
     domain, rest, title = match.groups()
     device = Device(f"{domain or '0000'}:{rest}".lower())
@@ -144,7 +174,7 @@ def _head(match: re.Match[str]) -> Device:
         device.class_code, device.vendor, device.device = (part.lower() for part in numeric.groups())
     else:
         device.class_code = kind.group(1).lower() if kind else CLASSES.get(title.partition(":")[0], "")
-        device.vendor, device.device = (part.lower() for part in ids[-1]) if ids else ("", "")
+        device.vendor, device.device = (part.lower() for part in ids[-1]) if ids else _ids_of(title.partition(": ")[2])
     interface = INTERFACE.search(title)
     if device.class_code:
         device.class_code += interface.group(1).lower() if interface else "00"
