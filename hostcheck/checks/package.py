@@ -8,6 +8,7 @@ from ..expectations import Expectation
 from ..findings import Finding, Status, Subject, check, need, unknown
 from ..onhost.gather import Facts
 from ..onhost.reader import Reading
+from ..onhost.readings.packages import is_locked
 from .presence import not_applicable
 
 APPLY = "ansible-playbook playbooks/apply.yml --tags package_pins"
@@ -18,8 +19,8 @@ def pins(facts: Facts, expectation: Expectation, previous: Facts | None = None) 
     """`package.pins`
 
     Why: unattended upgrades replaced a kernel of the lab and removed another (lab-host-facts 2.3), and a comparison of
-    two boots then compared two kernels. Only what is declared (`settings.package_pins`) is judged. dnf's locks are no
-    part of what rpm tells, so they stay unknown here; playbooks/drift.yml asks dnf.
+    two boots then compared two kernels. Only what is declared (`settings.package_pins`) is judged: by the marks of
+    dpkg, or by the files in which dnf keeps its locks.
     """
     packages = facts.packages
     names = expectation.settings.package_pins.names
@@ -28,13 +29,15 @@ def pins(facts: Facts, expectation: Expectation, previous: Facts | None = None) 
         return
     by_name = {package.name: package for package in need(packages.installed)}
     source = packages.installed.source
+    locks: tuple[str, ...] = ()
+    if packages.manager.value != "dpkg":
+        locks, source = need(packages.locks), packages.locks.source
     for name in names:
         who, found = Subject("package", name), by_name.get(name)
-        if packages.manager.value != "dpkg":
-            yield unknown("package.pins", Reading.no("not_asked", "playbooks/drift.yml asks dnf for it", source), who)
+        version = f"{found.version}, " if found is not None else ""
+        if is_locked(name, locks) or (found is not None and found.held):
+            yield Finding("package.pins", who, Status.ok, seen=f"{version}held", source=source)
         elif found is None:
             yield unknown("package.pins", Reading.no("not_asked", "is none of those that are read", source), who)
-        elif found.held:
-            yield Finding("package.pins", who, Status.ok, seen=f"{found.version}, held", source=source)
         else:
-            yield Finding("package.pins", who, Status.fail, f"{found.version}, not held", "held", source, APPLY)
+            yield Finding("package.pins", who, Status.fail, f"{version}not held", "held", source, APPLY)

@@ -70,6 +70,80 @@ def test_rpm_where_dpkg_knows_nothing() -> None:
         assert [one.name for one in found.installed.value or ()] == ["kernel-core", "rpm"]
 
 
+RPM_HOST = {RPM: ran("rpm\tv4.19.1-10.el10\nkernel-core\tv6.12.0-55.el10\nlinux-firmware\tv20250812-14.el10\n", 3)}
+PLUGIN = "[main]\nenabled = 1\nlocklist = /etc/dnf/plugins/versionlock.list\n"
+LIST = "# Added lock on Mon\nlinux-firmware-0:20250812-14.el10.*\n\nkernel*\n!xpu-smi-0:2.1.0-1.*\n"
+TOML = """\
+version = "1.0"
+
+[[packages]]
+name = "linux-firmware"
+comment = "Added by 'versionlock add' command on 2026-01-01"
+
+[[packages.conditions]]
+key = "evr"
+comparator = "="
+value = "20250812-14.fc42"
+
+[[packages]]
+name = "xpu-smi"
+[[packages.conditions]]
+key = "evr"
+comparator = "!="
+value = "2.1.0-1"
+"""
+REFUSED = {"error": "EACCES"}
+
+
+@pytest.mark.parametrize(
+    ("files", "locks", "held"),
+    [
+        ({}, (), []),
+        ({packages.DNF4_LOCKS: LIST}, (), []),  # a list without the plugin does nothing
+        ({packages.DNF4_PLUGIN: PLUGIN}, (), []),
+        ({packages.DNF4_PLUGIN: "[main]\nenabled = 0\n", packages.DNF4_LOCKS: LIST}, (), []),
+        (
+            {packages.DNF4_PLUGIN: PLUGIN, packages.DNF4_LOCKS: LIST},
+            ("linux-firmware", "kernel*"),
+            ["kernel-core", "linux-firmware"],
+        ),
+        (
+            {packages.DNF4_PLUGIN: "[main]\nlocklist=/etc/l\n", "/etc/l": "rpm-4.19.1-10.el10.x86_64\n"},
+            ("rpm",),
+            ["rpm"],
+        ),
+        ({packages.DNF5_LOCKS: TOML}, ("linux-firmware",), ["linux-firmware"]),
+        ({packages.DNF5_LOCKS: 'version = "1.0"\n'}, (), []),
+    ],
+)
+def test_what_dnf_holds_stands_in_files(files: dict[str, Any], locks: tuple[str, ...], held: list[str]) -> None:
+    found = read(RPM_HOST, files)
+    assert found.locks.value == locks
+    assert [one.name for one in found.installed.value or () if one.held] == held
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ({packages.DNF5_LOCKS: REFUSED}, "permission"),
+        ({packages.DNF5_LOCKS: "garbage"}, "not_understood"),
+        ({packages.DNF5_LOCKS: 'version = "1.0"\n[[packages]]\ncomment = "x"\n'}, "not_understood"),
+        ({packages.DNF4_PLUGIN: REFUSED}, "permission"),
+        ({packages.DNF4_PLUGIN: "garbage"}, "not_understood"),
+        ({packages.DNF4_PLUGIN: PLUGIN, packages.DNF4_LOCKS: REFUSED}, "permission"),
+        ({packages.DNF4_PLUGIN: PLUGIN, packages.DNF4_LOCKS: "two words\n"}, "not_understood"),
+    ],
+)
+def test_locks_that_cannot_be_read_hold_nothing_and_free_nothing(files: dict[str, Any], reason: str) -> None:
+    found = read(RPM_HOST, files)
+    assert found.locks.unread == reason
+    assert len(found.installed.value or ()) == 3
+
+
+def test_a_host_of_dpkg_has_no_locks_of_dnf() -> None:
+    assert read({DPKG: ran(line("dpkg", "1.22"))}, {packages.DNF5_LOCKS: TOML}).locks.unread == "absent"
+
+
 def test_the_list_of_dpkg_where_nothing_can_be_run() -> None:
     text = (
         f"Package: {RUNTIME}\nStatus: hold ok installed\nVersion: 25.48.36300.8-0\nDescription: x\n y\n\n"
