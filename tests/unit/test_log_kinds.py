@@ -501,6 +501,8 @@ def test_an_undefined_shift_where_bars_are_resized_is_told_of_the_host() -> None
     line = "UBSAN: shift-out-of-bounds in drivers/pci/iov.c:947:24"
     assert of_host("four-card-gen4", line)["gpu.fault", "host"].status is Status.warn
     assert ("gpu.fault", "host") not in of_host("four-card-gen4", line.replace("pci/iov", "net/foo"))
+    built_elsewhere = line.replace("drivers/", "/build/linux-7.0.0/drivers/")
+    assert of_host("four-card-gen4", built_elsewhere)["gpu.fault", "host"].status is Status.warn
 
 
 # -- lines that name no card -----------------------------------------------------------------------
@@ -547,6 +549,27 @@ def test_a_ring_that_recovered_by_itself_is_a_warning(line: str, wanted: Status)
 )
 def test_other_words_of_drivers_for_a_card_that_does_not_answer(line: str, wanted: Status) -> None:
     assert of_log(line)["gpu.fault", CARD].status is wanted
+
+
+@pytest.mark.parametrize("stamp", ["", "[  100.000000] "])
+def test_lines_that_a_syslog_daemon_folded_are_counted(stamp: str) -> None:
+    line = f"{stamp}xe {CARD}: [drm] GT0: Engine reset: engine_class=ccs, logical_mask: 0x1, guc_id=24"
+    prefix = "Sep 20 10:00:0{} host kernel: "
+    text = "\n".join((f"{prefix.format(1)}{line}", f"{prefix.format(9)}message repeated 14 times: [ {line}]"))
+    (event,) = parse_text(text.splitlines(), NOW, BOOTED).events
+    assert (event.kind, event.bdf, event.count, event.peak_1s) == ("xe.engine_reset", CARD, 15, event.peak_1s)
+    assert event.peak_1s < 10
+
+
+def test_a_console_that_dropped_messages_has_a_hole() -> None:
+    lines = [
+        f"[    0.000000] {BEGIN}",
+        "[  100.000000] ** 1234 printk messages dropped **",
+        "[  101.000000] usb 1-1: x",
+    ]
+    assert parse_text(lines, NOW, BOOTED).missed == 1234
+    overrun = "systemd-journald[412]: /dev/kmsg buffer overrun, some messages lost."
+    assert parse_journal([entry(BEGIN, 0.0), entry(overrun, 9.0)]).missed == 1
 
 
 def test_lines_of_a_debug_build_that_name_no_card() -> None:

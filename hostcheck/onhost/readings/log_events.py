@@ -191,7 +191,9 @@ _RECOVERY = (
     ),
 )
 _HARDWARE = re.compile(r"(?:\{(?P<id>\d+)\})?\[Hardware Error\]:(?P<rest>.*)", re.S)
-_SUPPRESSED = re.compile(r"(?:pcie_?)?aer_\w+: (\d+) callbacks suppressed|AER: (\d+) callbacks suppressed")
+_SUPPRESSED = re.compile(r"\b(?:\w*_)?aer\w*: (\d+) callbacks suppressed", re.I)
+# A syslog daemon folds lines that are the same (rsyslog, RepeatedMsgReduction).
+_REPEATED = re.compile(r"message repeated (?P<times>\d{1,9}) times: \[ ?(?:\[ *[\d.]+\] )?(?P<text>.*?)\]?$", re.S)
 
 # Lines that begin with a device: kind, a word in lower case that must be in the line, pattern. The first that matches
 # counts. ``xe.`` kinds become ``gpu.`` ones for other drivers.
@@ -386,7 +388,7 @@ _LOOSE: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
             "blocked",
             r"INFO: task (?P<process>[^\n]{1,16}?):\d+ (?:<\w+> )?blocked for more than (?P<seconds>\d+) seconds",
         ),
-        ("pci.ubsan", "UBSAN", r"UBSAN: [^\n]* in drivers/pci/(?P<file>\w+\.[ch])"),
+        ("pci.ubsan", "UBSAN", r"UBSAN: [^\n]* in (?:/\S+/)?drivers/pci/(?P<file>\w+\.[ch])"),
         ("reset_reason", "reset reason", r"Previous system reset reason \[(?P<code>0x[0-9a-f]+)\]: (?P<reason>[^\n]*)"),
         (
             "aspm.off_firmware",
@@ -497,7 +499,7 @@ def classify(text: str) -> Said | None:
         return Said("hw:line", hardware.group("id") or "", {"text": hardware.group("rest")})
     suppressed = _SUPPRESSED.search(text)
     if suppressed:
-        return Said("aer:suppressed", "", {"count": suppressed.group(1) or suppressed.group(2)})
+        return Said("aer:suppressed", "", {"count": suppressed.group(1)})
     if text.startswith("NVRM"):
         return _nvrm(text)
     found = _DEVICE.match(text)
@@ -907,6 +909,10 @@ class Events:
     def add(self, message: Message) -> None:
         """Take one message."""
         text = message.text
+        repeated = _REPEATED.match(text)
+        if repeated is not None:
+            text = repeated.group("text")
+            message = message._replace(text=text)
         said = classify(text)
         if said is None:
             return
@@ -925,7 +931,9 @@ class Events:
         elif kind == "dpc":
             self._contain(said, message)
         else:
-            self._plain(said, message)
+            event = self._plain(said, message)
+            if repeated is not None:  # when each of them came is not told, so they make no burst
+                event.count += int(repeated.group("times")) - 1
 
     def amend(self, text: str, message: Message) -> None:
         """Take a line that only continues an earlier message, from which other lines separate it."""
@@ -954,7 +962,7 @@ class Events:
                 if module in GPU_DRIVERS:
                     event.note("frame_driver", module)
 
-    def _plain(self, said: Said, message: Message) -> None:
+    def _plain(self, said: Said, message: Message) -> Folded:
         kind, device = said.kind, said.bdf
         if said.details.get("driver") == "nvidia":
             if not device and self._nvidia_at is not None and near(self._nvidia_at, message):
@@ -973,6 +981,7 @@ class Events:
         elif is_trace:
             self.lockup = (event, message)
             self._frames(message)
+        return event
 
     def _contain(self, said: Said, message: Message) -> None:
         """A port that was contained says so in up to three lines: EDR, the event, what was detected."""
