@@ -47,7 +47,7 @@ _WORDS = (
     " stall on cpu", " stalls on cpu",
     "pcie aspm", "aspm is unsupported", "_osc", "callbacks suppressed", "kernel messages", "faulted address",
     "engineclass", "guc version", "reset reason", "gpu hang: ecode", "] *error* ", "_inv_timeout", "out-of-bounds in ",
-    "fence expiration", "fault response: ",
+    "fence expiration", "fault response: ", "messages dropped", "buffer overrun",
 )  # fmt: skip
 _DEVICE = re.compile(r":[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7]|\))")
 # The same for lines that name one, in what follows the name. Words one by one are found faster than by one pattern.
@@ -65,6 +65,8 @@ _BOOT_ID = re.compile(r'"_BOOT_ID"\s*:\s*"([0-9a-fA-F-]+)"')
 _TIMES = ("_SOURCE_MONOTONIC_TIMESTAMP", "__MONOTONIC_TIMESTAMP", "__REALTIME_TIMESTAMP")
 _REFUSED = re.compile(r"not permitted|permission denied|insufficient permissions|not seeing messages", re.I)
 _TOOL_SAYS = re.compile(r"(?:dmesg|journalctl|sudo|klogctl): ")  # words of its own among what it was to give
+# Of journald, and of a serial console that was too slow (kernel/printk/printk.c).
+_MISSED = re.compile(r"missed (\d+) kernel messages|\*\* (\d+) printk messages dropped")
 _DELTA = re.compile(r"^(?:<\d+>)?\[ *<? *\+", re.M)
 
 
@@ -284,8 +286,8 @@ class _Text:
             assembler.batch(batch, low, self.count, words, self.counts_up)
         self.count += len(batch)
         self.newest = batch[-1]
-        if "kernel messages" in words:
-            self.missed += sum(int(found) for found in re.findall(r"missed (\d+) kernel messages", low))
+        if "kernel messages" in words or "messages dropped" in words:
+            self.missed += sum(int(one or other) for one, other in _MISSED.findall(low))
 
     def log(self) -> Log:
         assembler = self.assembler
@@ -391,6 +393,8 @@ class _Journal:
                 found = re.match(r"Missed (\d+) kernel messages", text)
                 if found:
                     self.missed += int(found.group(1))
+                elif "/dev/kmsg buffer overrun" in text:  # journald could not read as fast as the kernel wrote
+                    self.missed += 1
                 if is_hit:
                     said = events.known(text)
                     if said is not None:
