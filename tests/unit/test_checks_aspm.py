@@ -125,6 +125,20 @@ def test_features_that_do_not_matter_are_no_refusal() -> None:
     assert one(recording(intel()), aspm.visibility, events=(harmless,)).status.value == "ok"
 
 
+@pytest.mark.parametrize(
+    "features",
+    [
+        "PCIeHotplug SHPCHotplug PME AER PCIeCapability LTR",
+        "PCIeHotplug PME PCIeCapability, PCIeHotplug PME AER PCIeCapability",  # which bridge is which is not told
+        "CXLMemErrorReporting",  # a list of its own (drivers/acpi/pci_root.c)
+        "",
+    ],
+)
+def test_what_the_firmware_gave_is_no_refusal(features: str) -> None:
+    granted = event("osc.granted", details={"features": features})
+    assert one(recording(intel()), aspm.visibility, events=(granted,)).status.value == "ok"
+
+
 def test_forced_on_is_a_warning_and_a_kernel_without_aspm_is_not_applicable() -> None:
     assert one(recording(intel(), cmdline="pcie_aspm=force")).status.value == "warn"
     made = recording(intel())
@@ -225,6 +239,7 @@ def test_command_lines_that_switch_aer_off(cmdline: str) -> None:
         event("osc.refused", details={"features": "SHPCHotplug AER"}),
         event("osc.refused", details={"features": "PCIeHotplug PME AER PCIeCapability LTR"}),
         event("osc.refused", samples=("acpi PNP0A08:00: _OSC: not requesting OS control; OS requires [ASPM]",)),
+        event("osc.granted", details={"features": "PCIeHotplug PME PCIeCapability LTR DPC"}),
     ],
 )
 def test_firmware_first_is_a_warning_unless_the_ports_are_taken_by_force(refusal: Any) -> None:

@@ -623,6 +623,24 @@ def test_the_driver_tells_that_a_device_that_does_not_wake_is_a_gpu(driver: str)
     assert found["gpu.lost", "0000:23:00.0"].status is Status.fail
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"i915 {XE}: [drm] *ERROR* Device is non-operational; MMIO access returns 0xFFFFFFFF!",
+        "pcieport 0000:00:01.1: pciehp: Slot(1): Link Down",
+        "pciehp 0000:00:01.1:pcie004: Slot(1): Link Down",  # until 5.0 (bpm-gw#73)
+        "pciehp 0000:00:01.1:pcie004: Slot(1): Link Down event",
+    ],
+)
+def test_other_words_for_a_card_that_left_the_bus(line: str) -> None:
+    assert of_host("two-card-gen5", line)["gpu.lost", XE].status is Status.fail
+
+
+def test_a_link_that_came_back_is_no_lost_card() -> None:
+    said = of_host("two-card-gen5", "pcieport 0000:00:01.1: pciehp: Slot(1): Link Down/Up ignored")
+    assert ("gpu.lost", XE) not in said
+
+
 def test_another_device_that_does_not_wake_is_none() -> None:
     found = of_log("nvme 0000:23:00.0: Unable to change power state from D3cold to D0, device inaccessible")
     assert not [id for id, _ in found if id == "gpu.lost"]

@@ -84,8 +84,11 @@ def refused(event: Event, feature: str) -> bool:
     """Does a line about _OSC say that the firmware keeps a feature (AER, PCIeCapability) for itself?
 
     A failed request refuses all of them. A list in brackets names what is not given; other features of it, such as
-    SHPCHotplug, mean nothing here.
+    SHPCHotplug, mean nothing here. So does a list of what is given that leaves the feature out, for every host bridge.
     """
+    if event.kind == "osc.granted":
+        lists = [one for one in event.details.get("features", "").split(", ") if "PCIe" in one or "PME" in one]
+        return bool(lists) and not any(feature in one.split() for one in lists)
     if event.kind != "osc.refused":
         return False
     words = re.findall(r"\w+", event.details.get("features", ""))

@@ -166,7 +166,8 @@ class Said(NamedTuple):
     details: dict[str, str]
 
 
-_DEVICE = re.compile(rf"(?P<driver>[^\s:]+(?: [^\s:]+)?):? (?P<bdf>{BDF}): (?P<rest>.*)", re.S)
+# A port's service has a name of its own until 5.0: ``pciehp 0000:02:05.0:pcie24: ``.
+_DEVICE = re.compile(rf"(?P<driver>[^\s:]+(?: [^\s:]+)?):? (?P<bdf>{BDF})(?::pcie\d+)?: (?P<rest>.*)", re.S)
 _ANNOUNCED = re.compile(
     r"AER: (?P<multiple>Multiple )?(?P<severity>(?:Corr|Uncorr)\w*(?: \((?:Non-)?Fatal\)?)?)(?P<more>.*)", re.S
 )
@@ -264,6 +265,7 @@ _RULES: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         ("amdgpu.ring_timeout", "timeout", r"\bring \S+ timeout"),
         ("amdgpu.reset", "gpu reset", r"gpu reset begin"),
         ("gpu.lost", "bus", r"fallen off the bus|lost from (?:the )?bus"),
+        ("gpu.lost", "mmio access", r"device is non-operational; MMIO access returns 0xF{8}"),  # intel_uncore.c of i915
         ("gpu.lost", "graphics version", r"hardware reports unknown graphics version 0\.00"),
         (
             "bar.vram",
@@ -284,7 +286,7 @@ _RULES: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
             r"unable to change power state from \w+ to D0|refused to change power state|can't change power state from",
         ),
         ("resume_failed", "at resume", r"not ready at resume"),
-        ("slot.link_down", "slot(", r"pciehp: slot\([^)]*\): (?:link down|card not present)"),
+        ("slot.link_down", "slot(", r"^(?:pciehp: )?slot\([^)]*\): (?:link down(?!/up)|card not present)"),
         ("link.retrain", "retraining", r"retraining non-functional|retraining failed"),
         (
             "link.limited",
