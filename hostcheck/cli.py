@@ -46,6 +46,11 @@ def source_options(parser: Parser) -> None:
         default=0.0,
         help="read error counters again after N seconds (60 at most), for rates; default: once",
     )
+    parser.add_argument(
+        "--initrd",
+        action="store_true",
+        help="look into the initrd of the next boot too, which may take seconds (next-boot and record always do)",
+    )
 
 
 def judge_options(parser: Parser) -> None:
@@ -72,7 +77,11 @@ def options_of(given: argparse.Namespace) -> Options:
     """What the options say about this read."""
     try:
         return Options(
-            under_load=given.under_load, wake=given.wake, xpu_smi=given.xpu_smi, sample_seconds=given.sample_seconds
+            under_load=given.under_load,
+            wake=given.wake,
+            xpu_smi=given.xpu_smi,
+            sample_seconds=given.sample_seconds,
+            initrd=given.initrd,
         )
     except ValueError as error:
         raise BadInput(str(error)) from error
@@ -160,6 +169,7 @@ def audit(given: argparse.Namespace) -> int:
 
 def record_options(parser: Parser) -> None:
     source_options(parser)
+    parser.set_defaults(initrd=True)
     parser.add_argument("-o", metavar="FILE", dest="output", required=True, help="file to write")
     parser.add_argument("--no-redact", action="store_true", help="keep names, addresses and serial numbers as they are")
 
@@ -223,6 +233,7 @@ def topology(given: argparse.Namespace) -> int:
 def next_boot_options(parser: Parser) -> None:
     source_options(parser)
     judge_options(parser)
+    parser.set_defaults(initrd=True)
 
 
 def next_boot(given: argparse.Namespace) -> int:

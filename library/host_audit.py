@@ -44,6 +44,10 @@ options:
     description: Read error and throttle counters a second time after so many seconds (60 at most), for rates.
     type: float
     default: 0.0
+  initrd:
+    description: Look into the initrd of the next boot, for xe and its firmware; this may take seconds.
+    type: bool
+    default: false
   fail_on:
     description: The weakest status that fails the task.
     type: str

@@ -47,6 +47,10 @@ options:
     description: Read error and throttle counters a second time after so many seconds (60 at most), for rates.
     type: float
     default: 0.0
+  initrd:
+    description: Look into the initrd of the next boot, for xe and its firmware; this may take seconds.
+    type: bool
+    default: false
   deadline:
     description: Seconds after which the remaining groups are left unread.
     type: float
@@ -125,6 +129,7 @@ def main() -> None:
             "xpu_smi": {"type": "str", "choices": ["auto", "always", "never"], "default": "auto"},
             "pythons": {"type": "list", "elements": "path", "default": []},
             "sample_seconds": {"type": "float", "default": 0.0},
+            "initrd": {"type": "bool", "default": False},
             "deadline": {"type": "float", "default": 120.0},
             "record": {"type": "bool", "default": False},
             "redact": {"type": "bool", "default": True},
@@ -140,6 +145,7 @@ def main() -> None:
             xpu_smi=given["xpu_smi"],
             pythons=tuple(given["pythons"]),
             sample_seconds=given["sample_seconds"],
+            initrd=given["initrd"],
         )
         reader = below(given["root"])
         if given["record"]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..expectations import Expectation
 from ..findings import HOST, Finding, Status, check, need, unknown
 from ..onhost.gather import Facts
+from ..onhost.reader import Reading
+from ..onhost.readings.initrd import Guc
+from ..onhost.readings.log_events import Event
 from ..onhost.readings.next_boot import release_of
 from ..onhost.settings.boot_entries import key
 
@@ -119,13 +122,18 @@ def kernel(facts: Facts, expectation: Expectation, previous: Facts | None = None
         yield Finding("boot.kernel", HOST, Status.ok, seen, source=source)
 
 
-@check("boot.initrd", title="The next boot finds its kernel, its initrd and its modules")
+@check(
+    "boot.initrd",
+    title="The next boot finds its kernel, its initrd and its modules, and in it the GuC of the disk",
+)
 def initrd(facts: Facts, expectation: Expectation, previous: Facts | None = None) -> Iterator[Finding]:
     """`boot.initrd`
 
     Why: a kernel package without its initrd leaves a host that does not come back (arc-host-facts A.1: mainline kernel
     packages, update-initramfs -c needed), and a removed package leaves an entry without files. An initrd that is older
-    than xe's module or firmware brings the old ones back at every boot, whatever the package says.
+    than xe's module or firmware brings the old ones back at every boot, whatever the package says (lab-host-facts 2.3:
+    an update of linux-firmware and the initrd). `hostcheck next-boot`, or an audit with `initrd`, looks into it: where
+    it holds xe, the driver is loaded before the root is mounted and takes the GuC file from there, or none.
     """
     boot = facts.next_boot
     if boot.loader.unread == "absent":
@@ -143,24 +151,38 @@ def initrd(facts: Facts, expectation: Expectation, previous: Facts | None = None
         problems.append(f"the entry of {release} loads no initrd")
     if boot.modules.value is False:
         problems.append(f"/lib/modules/{release} is not there")
-    step = f"update-initramfs -c -k {release} && update-grub"
-    old = boot.stale.value if has_xe(facts) else None
-    if old and not problems:
-        step = f"update-initramfs -u -k {release}"
-    if old:
+    step = renew(facts, release, anew=bool(problems))
+    if old := stale(facts):
         problems.append(f"{boot.stale.source} is older than {', '.join(old)}, which it may hold")
+    problems += lacks(facts)
     if problems:
-        if boot.loader.value != "grub":
-            step = f"dracut -f --kver {release}"
-        wanted = "kernel, initrd and modules on disk, the initrd the newest"
+        wanted = "kernel, initrd and modules on disk, the initrd with what is there"
         yield Finding("boot.initrd", HOST, Status.warn, "; ".join(problems), wanted, boot.missing_files.source, step)
     elif boot.initrd.value is None:
         yield unknown("boot.initrd", boot.initrd)
     elif boot.modules.value is None and boot.modules.unread not in ("absent", "not_understood"):
         yield unknown("boot.initrd", boot.modules)
+    elif (unread := not_seen(facts)) is not None:
+        yield unknown("boot.initrd", unread, next_step=INSTALL if unread.unread == "tool_missing" else "")
     else:
+        held = "".join(f", {what}" for what in holds(facts))
         seen = ", ".join((*boot.initrd.value, f"modules of {release}"))
-        yield Finding("boot.initrd", HOST, Status.ok, seen, source=boot.missing_files.source)
+        yield Finding("boot.initrd", HOST, Status.ok, seen + held, source=boot.missing_files.source)
+
+
+INSTALL = "sudo apt-get install zstd  # or the tool that is named, then: hostcheck next-boot"
+
+
+def renew(facts: Facts, release: str, anew: bool = False) -> str:
+    """The command that makes the initrd of a kernel again, by what this host has for it."""
+    maker = facts.initrd.maker.value or ("update-initramfs" if facts.next_boot.loader.value == "grub" else "dracut")
+    if maker == "dracut":
+        return f"sudo dracut -f --kver {release}"
+    if maker == "mkinitcpio":
+        return "sudo mkinitcpio -P"
+    if anew:
+        return f"sudo update-initramfs -c -k {release} && sudo update-grub"
+    return f"sudo update-initramfs -u -k {release}"
 
 
 def has_xe(facts: Facts) -> bool:
@@ -168,25 +190,106 @@ def has_xe(facts: Facts) -> bool:
     return any(gpu.driver.value == "xe" for gpu in facts.pcie.gpus.value or ())
 
 
+def of_xe(facts: Facts, kind: str) -> list[Event]:
+    """Log lines of a kind on this boot, those about cards that i915 drives left out."""
+    others = {gpu.bdf for gpu in facts.pcie.gpus.value or () if gpu.driver.value == "i915"}
+    events = facts.kernel_log.events.value or ()
+    return [one for one in events if one.kind == kind and not one.previous_boot and one.bdf not in others]
+
+
 def loaded(facts: Facts) -> dict[str, str]:
-    """Name of a GuC file, e.g. ``bmg_guc_70.bin`` -> the version that the driver says it loaded from it."""
+    """Name of a GuC file, e.g. ``xe/bmg_guc_70.bin`` -> the version that the driver says it loaded from it."""
     found: dict[str, str] = {}
-    for event in facts.kernel_log.events.value or ():
-        if event.kind == "guc.loaded" and not event.previous_boot:
-            file, version = (event.details.get(key, "").rpartition(", ")[2] for key in ("file", "version"))
-            found[file.rpartition("/")[2]] = version
+    for event in of_xe(facts, "guc.loaded"):
+        file, version = (event.details.get(key, "").rpartition(", ")[2] for key in ("file", "version"))
+        found[file] = version
     return found
+
+
+def asked_for(facts: Facts) -> set[str]:
+    """Names of the GuC files that cards here took on this boot, or asked for in vain."""
+    lines = [sample for event in of_xe(facts, "guc.load_failed") for sample in event.samples]
+    in_vain = [name for line in lines for name in re.findall(r"GuC firmware (\S+): fetch failed", line)]
+    return {*loaded(facts), *in_vain} - {""}
+
+
+# -- what the initrd holds --------------------------------------------------------------------------------------------
+
+
+def starts_xe(facts: Facts) -> bool | None:
+    """Does the initrd hold xe for the kernel that it is loaded with? None where it was not read."""
+    release = facts.next_boot.release.value
+    found = facts.initrd.modules.value
+    return None if found is None else any(release is None or f"/modules/{release}/" in path for path in found)
+
+
+def taken(facts: Facts) -> list[Guc]:
+    """GuC files of the initrd that a card here takes, by what the log says of this boot; else all of xe's."""
+    if not starts_xe(facts):
+        return []
+    held, names = facts.initrd.guc.value or (), asked_for(facts)
+    return [one for one in held if (one.name in names if names else one.name.startswith("xe/"))]
+
+
+def stale(facts: Facts) -> list[str]:
+    """Files that came after the initrd and that it may hold in an older form, as far as it was not looked into."""
+    old = facts.next_boot.stale.value if has_xe(facts) else None
+    within = starts_xe(facts)
+    if not old or within is False:
+        return []
+    is_seen = within is not None and not_seen(facts) is None
+    return [path for path in old if not (is_seen and "/firmware/" in path)]
+
+
+def lacks(facts: Facts) -> list[str]:
+    """What is wrong with the GuC files of an initrd that holds xe, for a person."""
+    if not starts_xe(facts):
+        return []
+    held, where, wanted = taken(facts), facts.initrd.guc.source, asked_for(facts)
+    there = {one.name for one in held}
+    found = [f"{where} holds xe and not {name}, which a card here takes" for name in sorted(wanted - there)]
+    if not wanted and not held:
+        found.append(f"{where} holds xe and no GuC firmware")
+    for one in held:
+        version, disk = one.version.value, one.on_disk
+        if disk.unread == "absent":
+            found.append(f"{where} holds {one.name} {version or 'of a version not read'}, which is not on disk")
+        elif version is not None and disk.value is not None and version != disk.value:
+            found.append(f"{where} holds {one.name} {version}, {disk.source} is {disk.value}")
+    return found
+
+
+def not_seen(facts: Facts) -> Reading[Any] | None:
+    """What of the initrd was asked for and not read, or None."""
+    readings: list[Reading[Any]] = [facts.initrd.modules]
+    readings += [reading for one in taken(facts) for reading in (one.version, one.on_disk)]
+    return next((one for one in readings if one.unread not in (None, "not_asked")), None)
+
+
+def holds(facts: Facts) -> list[str]:
+    """What the initrd holds where nothing is wrong with it; [] where it was not read."""
+    within = starts_xe(facts)
+    if within is None:
+        return []
+    files = " and ".join(f"{one.name} {one.version.value}" for one in taken(facts))
+    return [f"it holds xe with {files} as on disk"] if within else ["it holds no xe: the files on disk count"]
 
 
 def reloads(facts: Facts) -> list[str]:
-    """GuC files whose version on disk is not the one that runs, for a person."""
-    found = []
+    """GuC files whose version is not the one that runs, where the next load takes them, for a person."""
     running = loaded(facts)
-    for one in facts.next_boot.guc_versions.value or ():
-        name = one.path.rpartition("/")[2].removesuffix(".zst").removesuffix(".xz")
-        if name in running and one.version.value is not None and one.version.value != running[name]:
-            found.append(f"{one.path} is {one.version.value}, {running[name]} runs")
-    return found
+    if starts_xe(facts):
+        where = facts.initrd.guc.source
+        then = [(one.name, f"{one.name} in {where}", one.version.value) for one in taken(facts)]
+    else:
+        versions = facts.next_boot.guc_versions.value or ()
+        names = [one.path.rpartition("/")[2].removesuffix(".zst").removesuffix(".xz") for one in versions]
+        then = [(f"xe/{name}", one.path, one.version.value) for name, one in zip(names, versions, strict=True)]
+    return [
+        f"{where} is {version}, {running[name]} runs"
+        for name, where, version in then
+        if version is not None and version != running.get(name, version)
+    ]
 
 
 @check("boot.automatic", title="Nothing reboots this host by itself")

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from ..checks.next_boot import change, has_xe, release_running, reloads
+from ..checks.next_boot import (
+    asked_for,
+    change,
+    loaded,
+    release_running,
+    reloads,
+    stale,
+    starts_xe,
+    taken,
+)
 from ..findings import Status
 from ..onhost.gather import Facts
 from ..onhost.readings import gpu_ids
@@ -66,6 +75,38 @@ def _files(facts: Facts) -> Iterator[Row]:
         yield Row("files", f"/lib/modules/{boot.release.value} is not there: no driver will load", True)
 
 
+def _initrd(facts: Facts) -> Iterator[Row]:
+    """What is in the initrd: the driver that it holds takes the firmware from it, not from the disk."""
+    modules, running = facts.initrd.modules, loaded(facts)
+    if modules.unread == "not_asked":
+        return
+    within = starts_xe(facts)
+    if within is None:
+        yield Row("initrd", f"what it holds was not read: {modules.unread}: {modules.detail}", None)
+        return
+    if not within:
+        yield Row("initrd", "holds no xe: driver and firmware are those on disk")
+        return
+    for one in taken(facts):
+        version, disk = one.version, one.on_disk
+        if version.value is None:
+            yield Row("initrd", f"{one.name} in it was not read: {version.unread}: {version.detail}", None)
+            continue
+        now = running.get(one.name)
+        on_disk = {None: f"; the one on disk was not read: {disk.unread}", version.value: ", as on disk"}.get(
+            disk.value, f"; {disk.value} on disk is not taken"
+        )
+        runs = f"; {now} runs" if now not in (None, version.value) else ""
+        is_known = disk.value is not None or disk.unread == "absent"
+        text = f"holds xe with {one.name} {version.value}{'; none is on disk' if disk.unread == 'absent' else on_disk}"
+        yield Row("initrd", text + runs, True if runs else False if is_known else None)
+    names = {one.name for one in taken(facts)}
+    for name in sorted(asked_for(facts) - names):
+        yield Row("initrd", f"holds xe without {name}: the driver will not find it", True)
+    if not names and not asked_for(facts):
+        yield Row("initrd", "holds xe without any GuC firmware: the driver will find none", True)
+
+
 def _arguments(facts: Facts) -> Iterator[Row]:
     found = change(facts)
     if found is None:
@@ -108,7 +149,9 @@ def _firmware(facts: Facts) -> Iterator[Row]:
     yield Row("firmware", "; ".join(parts))
     for path in boot.shadowing.value or ():
         yield Row("", f"{path} hides the package's file", None)
-    old = boot.stale.value if has_xe(facts) else None
+    if starts_xe(facts):
+        return  # the rows of the initrd tell what is taken
+    old = stale(facts)
     for text in reloads(facts):
         yield Row("", f"{text}{', and the initrd is older than the file' if old else ''}", None if old else True)
 
@@ -164,7 +207,7 @@ def _reboots(facts: Facts) -> Iterator[Row]:
 
 def rows(facts: Facts) -> list[Row]:
     """What the next boot will do, row by row."""
-    parts = (_entry, _files, _arguments, _firmware, _settings, _reboots)
+    parts = (_entry, _files, _initrd, _arguments, _firmware, _settings, _reboots)
     return [row for part in parts for row in part(facts)]
 
 
@@ -173,7 +216,7 @@ def code(facts: Facts) -> int:
     found = rows(facts)
     if any(row.differs for row in found):
         return 1
-    return 3 if any(row.differs is None and row.what in ("entry", "kernel", "files") for row in found) else 0
+    return 3 if any(row.differs is None and row.what in ("entry", "kernel", "files", "initrd") for row in found) else 0
 
 
 def render(facts: Facts, host: str) -> Text:

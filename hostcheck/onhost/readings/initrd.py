@@ -405,6 +405,8 @@ class Unpacking:
 def read_unpacked(stream: Stream, files: dict[str, Member], unpack: Unpack, budget: Budget) -> None:
     """All archives of a compressed part. Raises ValueError."""
     stream.skip_zeros()
+    if not stream.peek(1):
+        raise ValueError("a compressed part holds no archive")
     while stream.peek(1):
         read_archive(stream, files, unpack, budget)
         stream.skip_zeros()
@@ -440,6 +442,8 @@ def read_segments(reader: Reader, file: Opened, files: dict[str, Member], unpack
     """All parts of an initrd. Raises ValueError for one that is not understood, Stopped, OSError."""
     stream = Plain(file)
     stream.skip_zeros()
+    if not stream.peek(1):
+        raise ValueError("is empty")
     while start := stream.peek(6):
         form = next((one for one in FORMATS if start.startswith(one.magic)), None)
         if start in MAGICS:
@@ -535,10 +539,10 @@ def taken(files: dict[str, Member]) -> dict[str, str]:
 
 def read_files(reader: Reader, initrd: Reading[tuple[str, ...]]) -> Reading[dict[str, Member]]:
     """Files of interest of all that an entry loads; unread as a whole where one part of it is."""
+    if initrd.value is None:
+        return initrd.then(lambda _: {})
     if not initrd.value:
-        return (
-            initrd.then(lambda _: {}) if initrd.value is None else Reading.no("absent", "no initrd is loaded", "/boot")
-        )
+        return Reading.no("absent", "the entry loads no initrd", initrd.source)
     budget = Budget(time.monotonic() + DEADLINE)
     found: dict[str, Member] = {}
     sources = []
@@ -546,10 +550,10 @@ def read_files(reader: Reader, initrd: Reading[tuple[str, ...]]) -> Reading[dict
         if "$" in name:  # such as $tuned_initrd, which is empty on most hosts
             continue
         there = file_of(reader, name)
+        if there.value is None:
+            return there.then(lambda _: {})
         if not there.value:
-            return (
-                there.then(lambda _: {}) if there.value is None else Reading.no("absent", "is not there", there.source)
-            )
+            return Reading.no("absent", "is not there", there.source)
         files = read_file(reader, there.source, budget)
         if files.value is None:
             return files

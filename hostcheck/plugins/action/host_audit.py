@@ -17,7 +17,7 @@ from hostcheck.findings import Status
 from hostcheck.onhost.gather import Facts
 from hostcheck.report import store
 
-READ = ("root", "under_load", "wake", "xpu_smi", "sample_seconds")
+READ = ("root", "under_load", "wake", "xpu_smi", "sample_seconds", "initrd")
 ARGUMENTS = {
     "expect": {"type": "dict", "default": {}},
     "waivers": {"type": "list", "elements": "dict", "default": []},
@@ -26,6 +26,7 @@ ARGUMENTS = {
     "wake": {"type": "bool", "default": False},
     "xpu_smi": {"type": "str", "choices": ["auto", "always", "never"], "default": "auto"},
     "sample_seconds": {"type": "float", "default": 0.0},
+    "initrd": {"type": "bool", "default": False},
     "fail_on": {"type": "str", "choices": ["fail", "warn"], "default": "fail"},
     "since": {"type": "str", "default": "boot"},
     "report_dir": {"type": "path", "default": "reports"},
