@@ -12,6 +12,7 @@ import dataclasses
 import random
 import re
 import shlex
+import stat
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,8 +25,11 @@ from hostcheck.assess import assess
 from hostcheck.expectations import Expectation, expectation
 from hostcheck.onhost.gather import GROUPS, SCHEMA, Facts, Options, closure, gather
 from hostcheck.onhost.reader import Output, Reading, Stat
+from hostcheck.onhost.readings.initrd import packed
 from hostcheck.onhost.recording import RecordedReader
 from tests import replay
+
+from .test_firmware_files import blob, header
 
 CASES = sorted((Path(__file__).parents[1] / "cases").glob("*.yml"))
 GARBAGE = {"base64": base64.b64encode(random.Random(7).randbytes(200)).decode()}
@@ -251,9 +255,22 @@ def pick(path: str, among: Sequence[str]) -> str:
     return among[zlib.crc32(shape(path).encode()) % len(among)]
 
 
+def with_initrd(recording: dict[str, Any]) -> dict[str, Any]:
+    """The host with an initrd that holds xe, and with a GuC file in it and on disk."""
+    guc = header("70.54.0")
+    for path in [path for path in recording["files"] if path.startswith("/boot/initrd.img-")]:
+        module = f"lib/modules/{path.partition('-')[2]}/xe.ko"
+        files = ((module, stat.S_IFREG, b""), ("lib/firmware/xe/bmg_guc_70.bin", stat.S_IFREG, guc))
+        recording["files"] |= {path: blob(packed(files)), "/lib/firmware/xe/bmg_guc_70.bin.zst": blob(guc)}
+    return recording
+
+
 def of_host(name: str, more: bool = True) -> Case:
     """more: with all that no recorded host has; xpu-smi is not asked then, since a card is held."""
-    return Case(replay.changed(replay.host(name), MORE if more else {}), expectation({}), Options())
+    recording = replay.host(name)
+    if more:
+        recording = with_initrd(replay.changed(recording, MORE))
+    return Case(recording, expectation({}), Options(initrd=more))
 
 
 def mishaps(how: str) -> tuple[str, ...]:
