@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 
@@ -12,6 +13,10 @@ from ..onhost.readings.storage import Mount
 from .presence import no_card, not_applicable
 
 GIB = 1 << 30
+EVIDENCE = ("/var/log/journal", "/var/lib/hostcheck")
+# File systems without a journal of their own, or of another system: after a crash they are dirty and stay unmounted.
+FOREIGN = re.compile(r"ntfs\S*|fuseblk|exfat|vfat|msdos|hfs\S*")
+IN_MEMORY = ("tmpfs", "ramfs", "overlay")
 
 
 def mount_of(mounts: tuple[Mount, ...], path: str) -> Mount | None:
@@ -129,3 +134,48 @@ def fs_errors(facts: Facts, expectation: Expectation, previous: Facts | None = N
             yield Finding("storage.fs_errors", subject, Status.ok, seen="none", source=mount.errors.source)
     if not judged:
         yield not_applicable("storage.fs_errors", "no ext4 here", facts.storage.mounts.source)
+
+
+@check("storage.evidence_fs", title="What tells of a crash is kept on a disk")
+def evidence(facts: Facts, expectation: Expectation, previous: Facts | None = None) -> Iterator[Finding]:
+    """`storage.evidence_fs`
+
+    Why: the journal and the evidence of a bring-up are what is left of a freeze. In the lab NTFS volumes came back
+    dirty and unmounted (lab-host-facts 2.4), and a journal in memory is gone with the boot. Its last lines are always
+    missing: it is written every five minutes where nothing else is set, so a log that ends early is no sign
+    (lab-host-facts 1.4, 2.6).
+    """
+    without = no_card("storage.evidence_fs", facts, expectation)
+    if without is not None:
+        yield without
+        return
+    mounts, journald = need(facts.storage.mounts), facts.journald
+    on_disk = need(journald.on_disk)
+    problems, where = [], []
+    for path in EVIDENCE if on_disk else EVIDENCE[1:]:
+        mount = mount_of(mounts, path)
+        if mount is None or mount.kind in IN_MEMORY:
+            where.append(f"{path} is in memory")
+        elif mount.read_only or FOREIGN.fullmatch(mount.kind):
+            problems.append(f"{path} is on {_where(mount)}{', read-only' if mount.read_only else ''}")
+        elif _where(mount) not in where:
+            where.append(_where(mount))
+    if problems:
+        yield Finding(
+            "storage.evidence_fs",
+            HOST,
+            Status.warn,
+            seen="; ".join(problems),
+            wanted="a file system that survives a crash, such as ext4",
+            source=facts.storage.mounts.source,
+            next_step=f"findmnt --target {problems[0].split()[0]}",
+        )
+        return
+    if not on_disk or any(text.endswith("in memory") for text in where):
+        seen = "the journal is kept in memory and gone with the boot" if not on_disk else "; ".join(where)
+        step = "sudo mkdir -p /var/log/journal && sudo systemctl restart systemd-journald" if not on_disk else ""
+        yield Finding("storage.evidence_fs", HOST, Status.info, seen, source=journald.on_disk.source, next_step=step)
+        return
+    sync = journald.sync_seconds.value
+    late = f"; lines of the journal are on disk after {sync:g} s at the latest" if sync is not None else ""
+    yield Finding("storage.evidence_fs", HOST, Status.ok, "; ".join(where) + late, source=journald.on_disk.source)

@@ -48,6 +48,8 @@ from .readings.initrd import Initrd
 from .readings.initrd import read as read_initrd
 from .readings.iommu import Iommu
 from .readings.iommu import read as read_iommu
+from .readings.journald import Journald
+from .readings.journald import read as read_journald
 from .readings.kernel_log import KernelLog
 from .readings.kernel_log import read as read_kernel_log
 from .readings.last_boot import LastBoot
@@ -210,6 +212,7 @@ class Facts:
     rates: Rates = group(read_rates, needs=("pcie", "throttle", "options"), device=reads_twice, deadline=75.0)
     firmware_files: FirmwareFiles = group(read_firmware_files, needs=("next_boot", "packages"), later=FirmwareFiles)
     dimms: Dimms = group(read_dimms, later=Dimms)
+    journald: Journald = group(read_journald, later=Journald)
     initrd: Initrd = group(
         read_initrd, needs=("pcie", "next_boot", "options"), device=asks_initrd, deadline=75.0, later=Initrd
     )

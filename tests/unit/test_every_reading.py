@@ -63,7 +63,7 @@ OTHER_WITNESS = {
 # Readings that a file gives by being there, or by being anything but all ones.
 BY_BEING_THERE = ("aer_capable", "answers")
 # Files whose emptiness says something: no word, no setting.
-MAY_BE_EMPTY = re.compile(r"/proc/cmdline$|/environ$|/etc/apt/|/etc/default/grub|/sys/module/xe/parameters/")
+MAY_BE_EMPTY = re.compile(r"/proc/cmdline$|/environ$|/etc/(?:apt/|default/grub|systemd/)|/sys/module/xe/parameters/")
 
 SCOPE = "/system.slice/docker-" + "1f" * 32 + ".scope"
 # What no recorded host has: a container that holds a card, counters that old recordings lack.
@@ -84,6 +84,7 @@ MORE: dict[str, Any] = {
         "/sys/devices/system/clocksource/clocksource0/current_clocksource": "tsc\n",
         "/sys/devices/system/clocksource/clocksource0/available_clocksource": "tsc hpet acpi_pm \n",
         "/proc/vmstat": "nr_free_pages 77\noom_kill 0\n",
+        "/etc/systemd/journald.conf": "[Journal]\nSyncIntervalSec=1m\n",
     },
 }
 
