@@ -536,6 +536,23 @@ def test_without_ids_only_what_may_be_a_gpu_is_told() -> None:
     assert [one.subject.name for one in said.findings if one.id == "gpu.enumeration"] == [CARD]
 
 
+@pytest.mark.parametrize(
+    ("head", "driver"),
+    [
+        ("0000:00:0b.0 Processing accelerators [1200]: Intel Corporation Arrow Lake NPU [8086:ad1d]", "intel_vpu"),
+        ("0000:00:0b.0 Processing accelerators [1200]: Intel Corporation Arrow Lake NPU [8086:ad1d]", ""),
+        ("0000:6b:00.0 Co-processor [0b40]: Intel Corporation 4xxx Series QAT [8086:4940]", "4xxx"),
+        ("0000:19:00.0 Processing accelerators [1200]: Habana Labs Ltd. HL-2000 [1da3:1020]", "habanalabs"),
+    ],
+)
+def test_other_accelerators_are_no_gpus(head: str, driver: str) -> None:
+    """unraid_kernel#47: the NPU of a Core Ultra has a class that AMD's Instinct cards have too."""
+    other = f"{head} (rev 01)\n\tControl: I/O-\n" + (f"\tKernel driver in use: {driver}\n" if driver else "")
+    assert Said(part(other)).statuses("gpu.enumeration") == {"not_applicable"}
+    both = Said(part(f"{WHOLE_CARD}{other}", BOOT + GUC))
+    assert [one.subject.name for one in both.findings if one.id == "gpu.enumeration"] == [CARD]
+
+
 # -- a GPU that only the log names -------------------------------------------------------------------------------------
 
 

@@ -111,7 +111,10 @@ INNER_PORTS = frozenset({(INTEL, "4fa4"), (INTEL, "e2f0"), (INTEL, "e2f1"), (AMD
 # Vendors whose cards have no switch of their own: the link of the GPU function is the one that crosses the slot.
 WITHOUT_SWITCH = (NVIDIA,)
 
-GPU_CLASSES = ("03", "1200", "0b40")
+# A display (03xx), or of AMD an accelerator as well (Instinct). Intel's accelerators (1200) and co-processors (0b40)
+# are no GPUs: the NPU of a Core Ultra (unraid_kernel#47), QAT of a Xeon. Its Max GPUs are displays.
+GPU_CLASSES = {INTEL: ("03",), AMD: ("03", "1200", "0b40"), NVIDIA: ("03",)}
+ANY_CLASSES = ("03", "1200", "0b40")
 
 # Which driver speaks in a line of the kernel log, by the family of its event.
 SPEAKERS = {"xe": "xe", "i915": "i915", "amdgpu": "amdgpu", "nvrm": "nvidia"}
@@ -142,14 +145,14 @@ def name_of(vendor: str, device: str) -> str:
 
 
 def is_gpu(vendor: str, class_code: str) -> bool:
-    """Is a PCI function a GPU: a display (03xx) or processing accelerator (1200, 0b40) of a GPU vendor?
+    """Is a PCI function a GPU: a display or accelerator of a GPU vendor?
 
     The display functions of management controllers and of virtual machines are not.
 
-    >>> is_gpu("8086", "030000"), is_gpu("1a03", "030000"), is_gpu("8086", "060400")
-    (True, False, False)
+    >>> is_gpu("8086", "030000"), is_gpu("1a03", "030000"), is_gpu("8086", "120000"), is_gpu("1002", "120000")
+    (True, False, False, True)
     """
-    return vendor in VENDORS and class_code.startswith(GPU_CLASSES)
+    return vendor in VENDORS and class_code.startswith(GPU_CLASSES[vendor])
 
 
 def may_be_gpu(vendor: str, class_code: str) -> bool:
@@ -160,7 +163,7 @@ def may_be_gpu(vendor: str, class_code: str) -> bool:
     """
     if vendor and class_code:
         return False
-    return (not vendor or vendor in VENDORS) and (not class_code or class_code.startswith(GPU_CLASSES))
+    return (not vendor or vendor in VENDORS) and (not class_code or class_code.startswith(ANY_CLASSES))
 
 
 def vendor_of(driver: str) -> str:
