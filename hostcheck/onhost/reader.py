@@ -22,6 +22,7 @@ import shlex
 import signal
 import stat as stat_module
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -308,7 +309,7 @@ class Reader:
 
     def opened(self, path: str) -> Reading[Opened]:
         """A regular file of any size, to be read in parts. A recording keeps none of it but what `keep` is given."""
-        raise NotImplementedError
+        return self.data(path, sys.maxsize).then(Opened)
 
     def filtered(
         self, argv: Sequence[str], given: bytes | Opened, at: int = 0, timeout: float = LOG_TIMEOUT

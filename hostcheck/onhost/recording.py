@@ -15,7 +15,6 @@ import errno
 import json
 import os
 import shlex
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
@@ -306,7 +305,7 @@ class RecordedReader(Reader):
             return refused(error, path)
         if self.beneath is not None and not is_here:
             return self.beneath.opened(path)
-        return self.data(path, limit=sys.maxsize).then(Opened)
+        return super().opened(path)
 
     def filtered(
         self, argv: Sequence[str], given: bytes | Opened, at: int = 0, timeout: float = LOG_TIMEOUT

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hostcheck.onhost import reader as module
-from hostcheck.onhost.reader import LiveReader, Reading
-from hostcheck.onhost.recording import RecordedReader, below, dump, empty, load
+from hostcheck.onhost.reader import LiveReader, Opened, Reading
+from hostcheck.onhost.recording import RecordedReader, Recorder, below, dump, empty, load
 
 
 @pytest.fixture
@@ -197,6 +197,69 @@ def test_end_of_lines_without_reading_them_all(root: Path) -> None:
     lines = LiveReader(str(root)).lines(["tool"])
     assert next(iter(lines)) == "1"
     assert lines.end.value is not None
+
+
+def test_a_file_is_read_in_parts(root: Path) -> None:
+    (root / "sys/a").write_bytes(bytes(range(200)))
+    reader = LiveReader(str(root))
+    for where in (reader, RecordedReader(empty(0), reader), Recorder(reader)):
+        opened = where.opened("/sys/a").value
+        assert opened is not None
+        with opened as file:
+            assert (file.size, file.read(7, 3), file.read(198, 9), file.read(900, 1)) == (
+                200,
+                b"\7\x08\t",
+                b"\xc6\xc7",
+                b"",
+            )
+        assert where.opened("/sys").unread == "io"
+        assert where.opened("/sys/none").unread == "absent"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root is refused nothing")
+def test_a_file_that_is_refused_is_not_opened(root: Path) -> None:
+    (root / "sys/a").touch(0)
+    recorder = Recorder(LiveReader(str(root)))
+    assert recorder.opened("/sys/a").unread == "permission"
+    assert recorder.recording(0.0)["files"]["/sys/a"] == {"error": "EACCES"}
+
+
+def test_a_recording_holds_what_is_to_be_kept_of_an_opened_file(root: Path) -> None:
+    (root / "sys/large").write_bytes(b"head and the rest")
+    (root / "sys/odd").write_bytes(b"?")
+    recorder = Recorder(LiveReader(str(root)))
+    for path, kept in (("/sys/large", Reading(b"head")), ("/sys/odd", Reading.no("not_understood"))):
+        assert recorder.opened(path).value is not None
+        recorder.keep(path, kept)
+    again = RecordedReader(load(dump(recorder.recording(0.0))))
+    opened = again.opened("/sys/large").value
+    assert opened is not None
+    assert opened.read(0, 99) == b"head"
+    assert again.opened("/sys/odd").unread == "not_understood"
+
+
+def test_a_command_reads_bytes_or_a_file_from_a_place_on(root: Path) -> None:
+    command(root, "turn", "tr a-z A-Z; exit 4")
+    (root / "sys/a").write_bytes(b"abcdef" * 50_000)
+    reader = LiveReader(str(root))
+    file = reader.opened("/sys/a").value
+    assert file is not None
+    with file:
+        for given, at, wanted in ((file, 3, b"DEF"), (b"xyz" * 99_999, 0, b"XYZ"), (Opened(b"0xyz"), 1, b"XYZ")):
+            pieces = reader.filtered(["turn"], given, at)
+            assert b"".join(pieces).startswith(wanted)
+            assert pieces.end.value is not None
+            assert pieces.end.value.rc == 4
+    assert RecordedReader(empty(0)).filtered(["turn"], b"").end.unread == "tool_missing"
+    assert reader.filtered(["none"], b"").end.unread == "tool_missing"
+
+
+def test_a_command_whose_rest_is_not_wanted_is_ended(root: Path) -> None:
+    command(root, "endless", f"echo $$ > {root}/pid; exec yes")
+    pieces = LiveReader(str(root)).filtered(["endless"], b"", timeout=600)
+    assert next(iter(pieces)).startswith(b"y\n")
+    pieces.stop()
+    assert not alive(int((root / "pid").read_text()))
 
 
 def test_psutil_is_called_on_this_machine() -> None:

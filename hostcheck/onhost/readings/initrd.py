@@ -23,9 +23,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Callable
 
-from ..reader import Opened, Pieces, Reader, Reading, refused, shorten
+from ..reader import BLOB_LIMIT, Opened, Pieces, Reader, Reading, refused, shorten
 from . import gpu_ids
-from .next_boot import BLOB_LIMIT, HEADER, ZSTD, NextBoot, file_of, parse_css_header, unpacked
+from .next_boot import HEADER, ZSTD, NextBoot, file_of, parse_css_header, read_blob, unpacked
 from .pcie import Pcie
 
 if TYPE_CHECKING:
@@ -490,18 +490,12 @@ def read_on_disk(reader: Reader, name: str, release: str, known: dict[str, Readi
     for path in (f"/lib/firmware/{folder}{name}{ending}" for ending in ENDINGS for folder in folders):
         if path in known and known[path].value is not None:
             return known[path]
-        opened = reader.opened(path)
-        if opened.value is None:
-            if opened.unread == "absent":
-                continue
-            return opened.then(lambda _: "")
-        with opened.value as file:
-            if file.size > BLOB_LIMIT:
-                return Reading.no("too_large", f"{file.size} bytes", path)
-            try:
-                header = read_header(reader, file.read(0, BLOB_LIMIT), path)
-            except OSError as error:
-                return refused(error, path)
+        blob = read_blob(reader, path)
+        if blob.unread == "absent":
+            continue
+        if blob.value is None:
+            return blob.then(lambda _: "")
+        header = read_header(reader, blob.value, path)
         if header.value is not None:
             reader.keep(path, header)
         return header.then(parse_css_header)

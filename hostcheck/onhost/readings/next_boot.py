@@ -9,7 +9,6 @@ Sources: GRUB manual (default, saved_entry, next_entry, blscfg), boot loader spe
 
 from __future__ import annotations
 
-import base64
 import fnmatch
 import importlib
 import lzma
@@ -19,8 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..reader import Reader, Reading, shorten
-from ..recording import Recorder
+from ..reader import BLOB_LIMIT, Reader, Reading, refused, shorten
 from ..settings.boot_entries import parse_bls, words
 
 GRUB_FOLDERS = ("/boot/grub", "/boot/grub2")
@@ -31,7 +29,6 @@ MENU_LIMIT = 16 << 20
 GRUB_DEFAULTS = ("/etc/default/grub", "/etc/default/grub.d")
 FIRMWARE = ("/lib/firmware/updates/xe", "/lib/firmware/xe")
 COMPRESSED = (".zst", ".xz")
-BLOB_LIMIT = 8 << 20  # bytes; a GuC blob has some hundred KB
 HEADER = 128  # bytes of struct uc_css_header (drivers/gpu/drm/xe/xe_uc_fw_abi.h)
 ZSTD, XZ = b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\0"
 STALE = 3600  # seconds; a host that was copied has all of its files from within less
@@ -638,19 +635,30 @@ def unpacked(data: bytes) -> bytes:
     return data[:HEADER]
 
 
+def read_blob(reader: Reader, path: str) -> Reading[bytes]:
+    """Content of a file of firmware; a recording keeps what `Reader.keep` is given of it."""
+    opened = reader.opened(path)
+    if opened.value is None:
+        return opened.then(lambda _: b"")
+    with opened.value as file:
+        if file.size <= BLOB_LIMIT:
+            try:
+                return Reading(file.read(0, file.size), path)
+            except OSError as error:
+                return refused(error, path)
+        large: Reading[bytes] = Reading.no("too_large", f"{file.size} bytes", path)
+    reader.keep(path, large)
+    return large
+
+
 def read_version(reader: Reader, path: str) -> Reading[str]:
     """Version of a GuC file; a recording keeps no more of the blob than its header."""
-    inner = reader.inner if isinstance(reader, Recorder) else reader
-    data = inner.data(path, BLOB_LIMIT)
-    if data.value is None:
-        return reader.data(path, BLOB_LIMIT).then(lambda _: "")
     try:
-        header: Reading[bytes] = data.then(unpacked)
+        header = read_blob(reader, path).then(unpacked)
     except LookupError as error:
         return Reading.no("tool_missing", str(error), path)
-    if isinstance(reader, Recorder) and header.value is not None:
-        kept = {"base64": base64.b64encode(header.value).decode("ascii")}
-        reader.kept["files"][reader._real(path)] = kept
+    if header.value is not None:
+        reader.keep(path, header)
     return header.then(parse_css_header)
 
 
