@@ -64,6 +64,8 @@ from .readings.network import Network
 from .readings.network import read as read_network
 from .readings.next_boot import NextBoot
 from .readings.next_boot import read as read_next_boot
+from .readings.nvme import Nvme, has_drive
+from .readings.nvme import read as read_nvme
 from .readings.packages import Packages
 from .readings.packages import read as read_packages
 from .readings.pcie import Pcie
@@ -213,6 +215,7 @@ class Facts:
     firmware_files: FirmwareFiles = group(read_firmware_files, needs=("next_boot", "packages"), later=FirmwareFiles)
     dimms: Dimms = group(read_dimms, later=Dimms)
     journald: Journald = group(read_journald, later=Journald)
+    nvme: Nvme = group(read_nvme, needs=("storage", "identity"), device=has_drive, deadline=10.0, later=Nvme)
     initrd: Initrd = group(
         read_initrd, needs=("pcie", "next_boot", "options"), device=asks_initrd, deadline=75.0, later=Initrd
     )
