@@ -125,6 +125,14 @@ def _refused(facts: Facts, bdf: str, device: str, previous: Facts | None) -> tup
             f"boot the previous kernel entry{entry}",
             source,
         )
+    if blocked := events(facts, bdf, "probe_blocked"):
+        driver = gpu_ids.speaker(blocked[-1].kind, blocked[-1].details) or "the driver"
+        words = [word for word in facts.pcie.force_probe.value or () if "!" in word]
+        return (
+            f"force_probe keeps {driver} away{f': {words[0]}' if words else ''}",
+            f"remove {words[0] if words else f'{driver}.force_probe=!…'} from the kernel command line",
+            source,
+        )
     if declined := events(facts, bdf, "not_supported_by_driver"):
         driver = gpu_ids.speaker(declined[-1].kind, declined[-1].details) or "xe"
         device = device or declined[-1].details.get("device", "").rpartition(", ")[2].lower()

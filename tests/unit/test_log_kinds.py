@@ -572,6 +572,28 @@ def test_a_console_that_dropped_messages_has_a_hole() -> None:
     assert parse_journal([entry(BEGIN, 0.0), entry(overrun, 9.0)]).missed == 1
 
 
+@pytest.mark.parametrize(
+    "words", ["GuC version: 70.44.1 (wanted 70.54.0)", "Retyped by hand: survivability mode is off"]
+)
+def test_what_follows_a_fault_line_without_a_time_hides_it_not(words: str) -> None:
+    """b70_ai_things, bcs wedge: a report puts lines of its own between those of the kernel."""
+    said = judged(recording(f"[    0.000000] {BEGIN}\n[   30.000000] {DUMP}\n{words}\n"))
+    assert said["gpu.fault", CARD].status is Status.fail
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        # intel_uc_fw.c of i915 names both files; xe_uc_fw.c one
+        f"i915 {CARD}: [drm] GT0: GuC firmware i915/dg2_guc_70.bin (70.54.0) is recommended, but only i915/dg2_guc_70.4.1.bin (70.4.1) was found",
+        f"xe {CARD}: [drm] GuC firmware (70.54.0) is recommended, but only (70.4.1) was found in xe/bmg_guc_70.bin",
+    ],
+)
+def test_both_drivers_say_that_a_newer_firmware_is_recommended(line: str) -> None:
+    found = of_log(line)["fw.guc", CARD]
+    assert (found.status, found.seen) == (Status.warn, "70.4.1 found, the driver recommends 70.54.0")
+
+
 def test_lines_of_a_debug_build_that_name_no_card() -> None:
     said = of_log("[drm:pf_queue_work_func [xe]] Fault response: Unsuccessful -22")
     assert said["gpu.fault", "host"].status is Status.fail

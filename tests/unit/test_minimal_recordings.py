@@ -589,6 +589,25 @@ def test_a_driver_that_declines_needs_no_topology() -> None:
     assert "fail" not in Said(part(log=log + I915)).statuses("gpu.enumeration")
 
 
+@pytest.mark.parametrize(
+    ("line", "driver"),
+    [
+        (f"xe {CARD}: Probe blocked for Device ID e223.", "xe"),  # xe_pci.c
+        (f"i915 {CARD}: I915 probe blocked for Device ID 56a0.", "i915"),  # i915_pci.c
+    ],
+)
+def test_a_driver_that_is_kept_away_needs_no_topology(line: str, driver: str) -> None:
+    log = f"{BOOT}[   19.100000] {line}\n"
+    found = Said(part(log=log, files={"/proc/cmdline": f"ro {driver}.force_probe=!e223\n"})).of("gpu.enumeration", CARD)
+    assert (found.status.value, found.next_step) == (
+        "fail",
+        f"remove {driver}.force_probe=!e223 from the kernel command line",
+    )
+    other = {"xe": "i915", "i915": "xe"}[driver]
+    taken = f"{log}[   19.200000] {other} {CARD}: [drm] GT0: GuC firmware x/y.bin version 70.20.0\n"
+    assert "fail" not in Said(part(log=taken)).statuses("gpu.enumeration")
+
+
 SMALL_LINES = (
     "VISIBLE VRAM: 0x0000004000000000, 0x0000000010000000",
     "Small BAR device",

@@ -54,7 +54,7 @@ _DEVICE = re.compile(r":[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7]|\))")
 _DEVICE_WORDS = (
     "aer", "erro", "time", "reset", "fault", "failed", "firmware", "job", "coredump", "wedged", "wanted", "hang",
     "hung", "graphics", "survivab", "pcode", "heartbeat", "vm worker", "bus", "accessible", "visible", "small bar",
-    "resize", "reduced bar", "local memory",
+    "resize", "reduced bar", "local memory", "probe blocked",
     "power state", "at resume", "slot(", "retrain", "bandwidth", "dpc", "edr", "aspm", "lost", "no reply",
     "underflow",
 )  # fmt: skip

@@ -196,6 +196,11 @@ _SUPPRESSED = re.compile(r"\b(?:\w*_)?aer\w*: (\d+) callbacks suppressed", re.I)
 # A syslog daemon folds lines that are the same (rsyslog, RepeatedMsgReduction).
 _REPEATED = re.compile(r"message repeated (?P<times>\d{1,9}) times: \[ ?(?:\[ *[\d.]+\] )?(?P<text>.*?)\]?$", re.S)
 
+# i915 names the files as well: ``GuC firmware FILE (70.36.0) is recommended, but only FILE (70.20.0) was found``.
+_RECOMMENDED = (
+    r"GuC firmware(?: \S+)? \((?P<recommended>[\d.]+)\) is recommended,\s+but\s+only\s+(?:[^\s(]\S*\s+)?"
+    r"\((?P<found>[\d.]+)\)"
+)
 # Lines that begin with a device: kind, a word in lower case that must be in the line, pattern. The first that matches
 # counts. ``xe.`` kinds become ``gpu.`` ones for other drivers.
 _RULES: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
@@ -206,6 +211,7 @@ _RULES: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         ("gpu.wedge_cut", "wedged", r"device wedged(?:, ?(?:b|bu|but|but r\w{0,7})?)?>$"),
         ("xe.wedged", "wedged", r"declared device \S+ (?:as )?wedged|device wedged\b|declaring it wedged"),
         ("not_supported_by_driver", "graphics device", r"your graphics device (?P<device>[0-9a-f]{4}) is not"),
+        ("probe_blocked", "probe blocked", r"probe blocked for device id (?P<device>[0-9a-f]{4})"),
         ("probe_failed", "probe with", r"probe with driver (?P<driver>\S+) failed with error (?P<error>-\d+)"),
         ("probe_failed", "gpu init", r"fatal error during GPU init"),
         (
@@ -217,7 +223,7 @@ _RULES: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         (
             "guc.recommended",
             "recommended",
-            r"GuC firmware \((?P<recommended>[\d.]+)\) is recommended,\s+but\s+only\s+\((?P<found>[\d.]+)\)",
+            _RECOMMENDED,
         ),
         ("guc.loaded", "guc firmware", r"GuC firmware(?: from)? (?P<file>\S+?),? version (?P<version>\d+(?:\.\d+)+)"),
         ("guc.version", "wanted", r"GuC version:? (?P<version>\d[\d.]*\d),? \(?wanted (?P<wanted>\d[\d.]*\d)"),
@@ -427,7 +433,7 @@ _LOOSE: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         (
             "guc.recommended",
             "recommended",
-            r"GuC firmware \((?P<recommended>[\d.]+)\) is recommended,\s+but\s+only\s+\((?P<found>[\d.]+)\)",
+            _RECOMMENDED,
         ),
     )
 )
@@ -519,17 +525,28 @@ def classify(text: str) -> Said | None:
 
 def _by_rule(driver: str, device: str, rest: str) -> Said | None:
     """What a driver says of a device (or of none, ""), by the first rule that fits."""
-    low = rest.lower()
+    first = rest.partition("\n")[0]
+    found = _rule(driver, first) if first != rest else None
+    if found is None or found[0] == "xe.open_block":  # what follows the first line tells more
+        found = _rule(driver, rest)
+    if found is None:
+        return None
+    kind, match = found
+    kind = f"gpu.{kind[3:]}" if kind.startswith("xe.") and driver != "xe" and driver in GPU_DRIVERS else kind
+    details = {"driver": driver, **_groups(match)}
+    if "at" in details:
+        details["at"] = bdf(details["at"])
+    return Said(*_settled(kind, device, details, rest))
+
+
+def _rule(driver: str, text: str) -> tuple[str, re.Match[str]] | None:
+    low = text.lower()
     for kind, word, pattern in _RULES:
         if word not in low or (kind.startswith(_GPU_ONLY) and driver not in GPU_DRIVERS and "[drm" not in low):
             continue
-        match = pattern.search(rest)
+        match = pattern.search(text)
         if match:
-            kind = f"gpu.{kind[3:]}" if kind.startswith("xe.") and driver != "xe" and driver in GPU_DRIVERS else kind
-            details = {"driver": driver, **_groups(match)}
-            if "at" in details:
-                details["at"] = bdf(details["at"])
-            return Said(*_settled(kind, device, details, rest))
+            return kind, match
     return None
 
 

@@ -38,7 +38,8 @@ GRAPHICS = "/sys/class/graphics"
 ASLEEP = ("suspended", "suspending", "resuming")
 # Files that every function has in sysfs; as many of them as this, and its directory is taken for whole.
 EVERYWHERE = ("power/control", "power/runtime_status", "subsystem_vendor", "subsystem_device")
-REFUSALS = ("probe_failed", "not_supported_by_driver")  # what a driver says of a GPU that it does not take
+# What a driver says of a GPU that it does not take.
+REFUSALS = ("probe_failed", "probe_blocked", "not_supported_by_driver")
 MORE = ("resource", "numa_node", "config")
 
 
