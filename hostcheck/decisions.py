@@ -51,14 +51,14 @@ SYMPTOMS: tuple[Symptom, ...] = (
     Symptom(
         "A start with four cards stops at oneCCL's topology warning while the GuC resets again and again",
         "GuC firmware older than the driver wants, or a driver that is wedged already",
-        ("fw.guc", "gpu.fault", "gpu.wedged", "gpu.module_users", "boot.firmware"),
+        ("fw.guc", "gpu.fault", "gpu.wedged", "gpu.module_users", "boot.firmware", "fw.guc_ownership"),
         "install the release that the driver names, rebuild the initrd, reboot; never a build posted for tests",
         "hang stall start ccl guc reset engine firmware",
     ),
     Symptom(
         "The host freezes without a word under load, and corrected errors of the root disk climb",
         "the link of the disk has no margin at its speed",
-        ("aer.rate", "aer.visibility", "storage.fs_errors", "log.access"),
+        ("aer.rate", "aer.visibility", "storage.smart", "storage.fs_errors", "log.access"),
         "update firmware of the disk and BIOS; one generation less for that link holds until then",
         "nvme ssd replay rxerr silent hang aer",
     ),
@@ -93,7 +93,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
     Symptom(
         "The host freezes or resets with idle cards, a byte is wrong, or programs crash at the same instruction",
         "bad memory",
-        ("mem.ecc", "mem.blocks_offline", "boot.last", "kernel.taint", "kernel.lockup"),
+        ("mem.ecc", "mem.dimm_mix", "mem.blocks_offline", "boot.last", "kernel.taint", "kernel.lockup"),
         "test nearly all of the memory with the test locked into it; take bad blocks off-line, replace the module",
         "dram corruption reboot random crash bit flip",
     ),
@@ -114,14 +114,14 @@ SYMPTOMS: tuple[Symptom, ...] = (
     Symptom(
         "A freeze leaves no trace",
         "the kernel panics at a lockup and stays there, with nothing that could take the message",
-        ("crash.policy", "crash.records", "boot.last", "log.access"),
+        ("crash.policy", "crash.records", "storage.evidence_fs", "boot.last", "log.access"),
         "no panic at lockups, or a proven place for the trace: netconsole, kdump or pstore",
         "panic hang no log dead",
     ),
     Symptom(
         "The log ends minutes before a freeze, and new files are empty",
         "normal: the journal and files are written back minutes later",
-        ("log.access", "boot.last"),
+        ("storage.evidence_fs", "log.access", "boot.last"),
         "nothing follows from where the log ends; results have to be synced by the program that writes them",
         "journal truncated lost lines missing fsync",
     ),
@@ -135,7 +135,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
     Symptom(
         "A newer kernel has the same faults",
         "there is no change for this fault in it",
-        ("boot.kernel", "fw.guc", "gpu.fault"),
+        ("boot.kernel", "package.pins", "fw.guc", "gpu.fault"),
         "choose a kernel by the fix that it contains, and change kernel or firmware, never both at once",
         "upgrade update kernel version",
     ),
