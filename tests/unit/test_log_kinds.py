@@ -430,6 +430,7 @@ HUNG = "INFO: task {}:1234 blocked for more than 122 seconds."
 SIGNS = {
     "iotlb": f"AMD-Vi: Event logged [IOTLB_INV_TIMEOUT device={XE} address=0x100200]",
     "iotlb without a domain": f"AMD-Vi: Event logged [IOTLB_INV_TIMEOUT device={XE[5:]} address=0x000000010020]",
+    "iotlb of intel": "DMAR: VT-d detected Invalidation Time-out Error: SID 300",
     "runtime pm": f"xe {XE}: Runtime PM usage count underflow!",
     "guc": f"xe {XE}: [drm] *ERROR* GT0: Failed to reset GuC (-EPROTO)",
     "guc of a function": f"xe {XE}: [drm] *ERROR* Tile0: GT0: VF: Failed to reset GuC state (-EPROTO)",

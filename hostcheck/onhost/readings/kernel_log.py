@@ -46,7 +46,8 @@ _WORDS = (
     "hardware error]", "nvrm: ", "lockup", "clocksource: ", " unstable", "out of memory", "blocked for more than",
     " stall on cpu", " stalls on cpu",
     "pcie aspm", "aspm is unsupported", "_osc", "callbacks suppressed", "kernel messages", "faulted address",
-    "engineclass", "guc version", "reset reason", "gpu hang: ecode", "] *error* ", "_inv_timeout", "out-of-bounds in ",
+    "engineclass", "guc version", "reset reason", "gpu hang: ecode", "] *error* ", "_inv_timeout", "invalidation time-out",
+    "out-of-bounds in ",
     "fence expiration", "fault response: ", "messages dropped", "buffer overrun",
 )  # fmt: skip
 _DEVICE = re.compile(r":[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7]|\))")

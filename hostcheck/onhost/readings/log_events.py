@@ -426,6 +426,12 @@ _LOOSE: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
             "IOTLB",
             r"AMD-Vi: .*IOTLB_INV_TIMEOUT device=(?P<bdf>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])",
         ),
+        # The same of an Intel IOMMU (drivers/iommu/intel/dmar.c); SID is bus, device and function in one number.
+        (
+            "iommu.timeout",
+            "Invalidation Time-out",
+            r"VT-d detected Invalidation Time-out Error: SID (?:0x)?(?P<sid>[0-9a-f]{1,4})\b",
+        ),
         ("i915.hang", "GPU HANG", r"\[drm[^\]]*\].*GPU HANG\b"),
         # The driver ends a request that takes longer than 20 s (intel_gt_requests.c).
         ("i915.timedout_job", "Fence exp", rf"Fence expiration time out i915-(?P<bdf>{BDF}):(?P<processes>[^\[\n]+)\["),
@@ -590,6 +596,9 @@ def _loose(text: str, device: str = "") -> Said | None:
         if match:
             details = _groups(match)
             named = details.pop("bdf", "")
+            if "sid" in details:
+                sid = int(details.pop("sid"), 16)
+                named = f"{sid >> 8:02x}:{sid >> 3 & 31:02x}.{sid & 7}"
             named = f"0000:{named}" if named.count(":") == 1 else named  # the domain is newer than the line
             return Said(kind, bdf(named) if named else device, details)
     return None
