@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from ..expectations import Expectation
 from ..findings import HOST, Cause, Finding, Status, Subject, check, unknown
 from ..onhost.gather import Facts
+from ..onhost.readings import gpu_ids
 from ..onhost.readings.kernel_log import Event
 from ..onhost.readings.log_events import FATAL_BY_DEFAULT, SIGNAL
 from ..onhost.readings.pcie import Aer, Function, Gpu, is_bridge, path_bdfs
@@ -67,7 +68,7 @@ class Link:
         if self.gpus:
             return ""
         if self.told:
-            return f"on the way to GPU {', '.join(self.told)} by the log"
+            return f"part of a GPU or on the way to one by the log: {', '.join(self.told)}"
         return self.unplaced or "not a GPU path"
 
     @property
@@ -127,6 +128,9 @@ class Map:
             is_function = bool(link.bdf and link.unplaced)
             found |= {gpu for gpu in self.told if gpu in named or (is_function and gpu[:-2] == link.bdf[:-2])}
             found |= {gpu for gpu in event.details.get("gpus", "").split(", ") if gpu}
+            pairs = (tuple(one.split(":")) for one in event.details.get("ids", "").split(", ") if one)
+            if any(pair in gpu_ids.CARD_PORTS or gpu_ids.product(*pair) is not None for pair in pairs):
+                found.add(event.bdf)  # a part of a card, whatever is behind it
         return tuple(sorted(found))
 
 

@@ -715,6 +715,18 @@ def test_a_storm_fails_where_the_log_puts_a_gpu_behind_the_port(evidence: str) -
         assert Status.fail in {one.status for one in worst} or "amdgpu" not in evidence
 
 
+def test_ids_in_a_report_tell_that_its_device_is_a_part_of_a_card() -> None:
+    """ellyq/coreboot#4, intel B-series: the card's own port reports, and its ids stand in the line of the status."""
+    for ids, wanted in (("8086:e2ff", Status.warn), ("1002:1478", Status.warn), ("144d:a80a", Status.info)):
+        said = of_log(
+            "pcieport 0000:00:01.0: AER: Correctable error message received from 0000:01:00.0",
+            "pcieport 0000:01:00.0: PCIe Bus Error: severity=Correctable, type=Data Link Layer, (Receiver ID)",
+            f"pcieport 0000:01:00.0:   device [{ids}] error status/mask=00000040/00002000",
+            "pcieport 0000:01:00.0:    [ 6] BadTLP",
+        )
+        assert said["aer.rate", "0000:01:00.0"].status is wanted
+
+
 def test_a_port_of_the_topology_without_a_gpu_is_no_gpu_path() -> None:
     one = of_host("nvidia-host", "pcieport 0000:00:01.4: AER: Correctable error message received from 0000:30:00.0")
     (seen,) = [finding.seen for (id, _), finding in one.items() if id == "aer.rate" and finding.status is Status.info]

@@ -176,7 +176,7 @@ _HEADER = re.compile(
     r"PCIe Bus Error: severity=(?P<severity>[^,>]*)(?:, type=(?P<layer>[^,>]*))?"
     r"(?:, (?:id=(?P<id>[0-9a-fA-F]{4}))?\(?(?P<agent>[A-Za-z ]*?) ?(?:ID)?\))?"
 )
-_STATUS = re.compile(r"device \[[0-9a-f]{4}:[0-9a-f]{4}\] erro")
+_STATUS = re.compile(r"device \[([0-9a-f]{4}:[0-9a-f]{4})\] erro")
 _STATUS_WORDS = re.compile(r"error status/mask=([0-9a-fA-F]{8})/([0-9a-fA-F]{8})")
 _BITS = re.compile(r"\[ ?(\d{1,2})\] +([A-Za-z][A-Za-z_ -]*?) *(?:\(First\))?(?= *\[| *>?$|  )")
 _APEI = re.compile(r"aer_status: 0x([0-9a-fA-F]+), aer_mask: 0x([0-9a-fA-F]+)")
@@ -650,10 +650,11 @@ def _aer(device: str, rest: str) -> Said | None:
         layer, agent = (found.group("layer") or "").strip(), (found.group("agent") or "").strip()
         word = severity(found.group("severity"))
         return Said("aer:header", device, {"severity": word, "layer": layer, "agent": agent})
-    if _STATUS.search(rest):
+    found = _STATUS.search(rest)
+    if found:
         words = _STATUS_WORDS.search(rest)
         details = {"status": words.group(1), "mask": words.group(2)} if words else {}
-        return Said("aer:status", device, details)
+        return Said("aer:status", device, {**details, "ids": found.group(1)})
     found = _APEI.search(rest)
     if found:
         return Said("aer:apei", device, {"status": found.group(1), "mask": found.group(2)})
@@ -1150,7 +1151,7 @@ class Events:
             event.noted.clear()
         event.noted[id(said)] = said
         for key, word in said.details.items():
-            if key in ("layer", "agent", "bits", "gpus"):
+            if key in ("layer", "agent", "bits", "gpus", "ids"):
                 event.note(f"{key}s" if key in ("layer", "agent") else key, word)
         if said.bdf != event.bdf:
             event.note("devices", said.bdf)
