@@ -163,14 +163,19 @@ def initrd(facts: Facts, expectation: Expectation, previous: Facts | None = None
     elif boot.modules.value is None and boot.modules.unread not in ("absent", "not_understood"):
         yield unknown("boot.initrd", boot.modules)
     elif (unread := not_seen(facts)) is not None:
-        yield unknown("boot.initrd", unread, next_step=INSTALL if unread.unread == "tool_missing" else "")
+        yield unknown("boot.initrd", unread, next_step=install(facts, unread))
     else:
         held = "".join(f", {what}" for what in holds(facts))
         seen = ", ".join((*boot.initrd.value, f"modules of {release}"))
         yield Finding("boot.initrd", HOST, Status.ok, seen + held, source=boot.missing_files.source)
 
 
-INSTALL = "sudo apt-get install zstd  # or the tool that is named, then: hostcheck next-boot"
+def install(facts: Facts, unread: Reading[Any]) -> str:
+    """The command that installs the tool that was missing, "" where none was."""
+    tool = re.match(r"(\w+) is not installed$", unread.detail)
+    if unread.unread != "tool_missing" or not tool:
+        return ""
+    return f"sudo {'dnf' if facts.packages.manager.value == 'rpm' else 'apt-get'} install {tool.group(1)}"
 
 
 def renew(facts: Facts, release: str, anew: bool = False) -> str:

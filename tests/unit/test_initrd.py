@@ -22,13 +22,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hostcheck.assess import assess
 from hostcheck.cli import main
+from hostcheck.expectations import expectation
 from hostcheck.findings import Finding
 from hostcheck.onhost.gather import Options, gather
 from hostcheck.onhost.reader import LiveReader, Opened, Reader, Reading
 from hostcheck.onhost.readings import initrd
 from hostcheck.onhost.record import record
-from hostcheck.onhost.recording import RecordedReader, Recorder, dump, empty, load
+from hostcheck.onhost.recording import RecordedReader, Recorder, below, dump, empty, load
 from hostcheck.report import next_boot as screen
 from tests import replay
 
@@ -195,6 +197,8 @@ def test_the_file_that_the_kernel_takes_of_a_name(paths: tuple[str, ...], taken:
     for order in (paths, paths[::-1]):
         files = {f"lib/firmware/{path}": initrd.Member() for path in order}
         assert initrd.taken(files) == ({GUC: f"lib/firmware/{taken}"} if taken else {})
+    others = {f"lib/firmware/{path}": initrd.Member() for path in ("6.1.0/" + GUC, "updates/6.1.0/" + GUC)}
+    assert initrd.taken(others, KERNEL) == {}
 
 
 @pytest.mark.parametrize(
@@ -345,6 +349,56 @@ def test_a_tool_that_fails(data: bytes, script: str | None, reason: str, tmp_pat
         assert "lz4 is not installed" in reading.detail
 
 
+def frame(data: bytes, flags: int = 0xA0, more: bytes = b"", block: int = 100_000) -> bytes:
+    """A frame of zstd with its content as it is, in blocks (RFC 8878); 0xA0: its length stands in four bytes."""
+    blocks = [data[at : at + block] for at in range(0, len(data), block)] or [b""]
+    heads = [(len(one) << 3 | (number == len(blocks))).to_bytes(3, "little") for number, one in enumerate(blocks, 1)]
+    size = len(data).to_bytes(4, "little") if flags & 0xC0 == 0x80 else b""
+    return initrd.ZSTD + bytes([flags]) + more + size + b"".join(a + b for a, b in zip(heads, blocks, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("flags", "more", "rest"),
+    [(0xA0, b"", b""), (0xA4, b"", bytes(4)), (0x80, b"\x58", b""), (0xA3, bytes(4), b""), (0x00, b"\x58", b"")],
+)
+def test_a_frame_of_zstd_tells_its_end(flags: int, more: bytes, rest: bytes) -> None:
+    for size in (0, 1, 100_000, 250_000):
+        data = bytes(77) + frame(bytes(size), flags, more) + rest
+        assert initrd.zstd_end(Opened(data + b"behind" * 9), 77) == len(data)
+        for cut in (78, 81, 82, 84, len(data) - 1):
+            with pytest.raises(ValueError, match="ends inside"):
+                initrd.zstd_end(Opened(data[:cut]), 77)
+
+
+@pytest.mark.skipif(shutil.which("zstd") is None, reason="zstd is not installed")
+@pytest.mark.parametrize("options", [["-1"], ["-19"], ["--no-check"], ["-3", "--long"]])
+def test_a_frame_of_the_tool_zstd_tells_its_end(options: list[str]) -> None:
+    for data in (random.Random(5).randbytes(300_000), bytes(900_000), b"", b"x" * 200):
+        packed = subprocess.run(["zstd", "-q", "-c", *options], input=data, capture_output=True, check=True).stdout
+        assert initrd.zstd_end(Opened(bytes(9) + packed + b"behind"), 9) == 9 + len(packed)
+
+
+@given(st.binary(max_size=60))
+def test_random_bytes_have_an_end_or_none(data: bytes) -> None:
+    reading = Reading(data, "x").then(lambda one: initrd.zstd_end(Opened(one), 0))
+    assert reading.detail == "ends inside its compressed part" or 0 < (reading.value or 0) <= len(data)
+
+
+def test_what_follows_a_frame_of_zstd_is_read_too(tmp_path: Path) -> None:
+    one = image("70.1.0")
+    zeros = frame(one, block=120_000) + bytes(300)
+    # takes the header of the frame and of its one block away, then complains about what follows, as the tool does
+    reader = tree(tmp_path, zeros, "zstd", f"tail -c +13 | head -c {len(one)}; echo unsupported >&2; exit 1")
+    assert versions(b"", reader) == {GUC: "70.1.0"}
+    (tmp_path / "boot/i").write_bytes(zeros + bytes(-len(zeros) % 4) + image("70.2.0", xe=False))
+    assert versions(b"", reader) == {GUC: "70.2.0"}
+    (tmp_path / "boot/i").write_bytes(zeros + b"behind")
+    assert found(b"", reader).unread == "not_understood"
+    if not HAS_ZSTD:
+        (tmp_path / "boot/i").write_bytes(frame(one, block=120_000))
+        assert found(b"", reader).unread == "exit"  # nothing follows that it could complain about
+
+
 @pytest.mark.skipif(HAS_ZSTD, reason="this Python has zstd")
 @pytest.mark.parametrize(
     ("script", "version"),
@@ -470,16 +524,10 @@ def test_files_of_i915_are_compared_too() -> None:
 def test_a_recording_keeps_little_and_replays(tmp_path: Path) -> None:
     data = gzip.compress(image("70.44.1", newc("lib/firmware/xe/lnl_guc_70.bin", b"bmg_guc_70.bin", LINK)))
     root = replay.lay_out(changed(data), tmp_path)
-    facts, again = record(replay_root(root), Options(initrd=True))
+    facts, again = record(below(str(root)), Options(initrd=True))
     assert [one.version.value for one in facts.initrd.guc.value or ()] == ["70.44.1", "70.44.1"]
     assert len(json.dumps(again["files"][INITRD])) < 2500
     assert gather(RecordedReader(load(dump(again))), Options(initrd=True)).initrd == facts.initrd
-
-
-def replay_root(root: Path) -> Reader:
-    from hostcheck.onhost.recording import below
-
-    return below(str(root))
 
 
 def test_a_recording_of_what_was_not_read_says_so() -> None:
@@ -631,9 +679,11 @@ def test_the_next_step_is_by_what_the_host_has(maker: str, step: str) -> None:
     assert judged(changed(image(None), stats={maker: stat_of(0o100755)})).next_step == step
 
 
-def test_a_missing_tool_is_named_with_the_next_step() -> None:
-    one = judged(changed(LZ4 + image()))
-    assert "apt-get install zstd" in one.next_step
+def test_a_missing_tool_is_named_with_the_next_step(tmp_path: Path) -> None:
+    facts = gather(below(str(replay.lay_out(changed(LZ4 + image()), tmp_path))), Options(initrd=True))
+    (one,) = [one for one in assess(facts, expectation({})).findings if one.id == "boot.initrd"]
+    assert (one.status.value, one.next_step) == ("unknown", "sudo apt-get install lz4")
+    assert judged(changed(LZ4 + image())).next_step == ""  # of a recording that does not say which
 
 
 def test_the_verbs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

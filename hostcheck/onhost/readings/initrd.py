@@ -350,15 +350,36 @@ def _no_module() -> Any:
     raise ImportError("the standard library has none")
 
 
+def zstd_end(file: Opened, at: int) -> int:
+    """Place behind a frame of zstd, whose blocks tell their length (RFC 8878, 3.1.1). Raises ValueError, OSError."""
+    begins = file.read(at + 4, 1)
+    if not begins:
+        raise ValueError("ends inside its compressed part")
+    flags = begins[0]
+    is_single, sizes = flags >> 5 & 1, (flags >> 6, flags & 3)
+    at += 5 + (not is_single) + (is_single, 2, 4, 8)[sizes[0]] + (0, 1, 2, 4)[sizes[1]]
+    while True:
+        head = int.from_bytes(file.read(at, 3).ljust(3, b"\xff"), "little")
+        is_last, kind, size = head & 1, head >> 1 & 3, head >> 3
+        at += 3 + (1 if kind == 1 else size)  # kind 1: one byte, repeated
+        at += 4 * (is_last and flags >> 2 & 1)  # a checksum
+        if kind == 3 or at > file.size:
+            raise ValueError("ends inside its compressed part")
+        if is_last:
+            return at
+
+
 @dataclass(frozen=True)
 class Format:
     """A compression. magic: its first bytes. make: a decompressor of the standard library; it raises ImportError where
-    this Python has none. tool: the command that does it else, from the package of the same name.
+    this Python has none. tool: the command that does it else, from the package of the same name. end: place behind a
+    part, where that can be told without unpacking it; else the command has to take the file to its end.
     """
 
     magic: bytes
     make: Callable[[], Any]
     tool: tuple[str, ...]
+    end: Callable[[Opened, int], int] | None = None
 
 
 FORMATS = (
@@ -367,7 +388,7 @@ FORMATS = (
     Format(b"\x5d\0\0", lambda: _lzma("FORMAT_ALONE"), ("xz", "-dc", "--format=lzma")),
     Format(b"BZh", lambda: importlib.import_module("bz2").BZ2Decompressor(), ("bzip2", "-dc")),
     # Python 3.14 has it
-    Format(ZSTD, lambda: importlib.import_module("compression.zstd").ZstdDecompressor(), ("zstd", "-dc")),
+    Format(ZSTD, lambda: importlib.import_module("compression.zstd").ZstdDecompressor(), ("zstd", "-dc"), zstd_end),
     Format(b"\x02\x21\x4c\x18", _no_module, ("lz4", "-dc")),
     Format(b"\x89LZO", _no_module, ("lzop", "-dc")),
 )
@@ -382,8 +403,10 @@ class Unpacking:
 
     def more(self, _: int) -> bytes:
         """The next piece, empty at the end. Raises ValueError where it cannot be unpacked."""
+        is_hungry = False
         while not self._tool.eof:
-            data = self._file.read(self.at, CHUNK) if self._tool.needs_input else b""
+            asked = is_hungry or self._tool.needs_input
+            data = self._file.read(self.at, CHUNK) if asked else b""
             self.at += len(data)
             try:
                 piece = bytes(self._tool.decompress(data, CHUNK))
@@ -392,8 +415,9 @@ class Unpacking:
             self._budget.spend(len(piece))
             if piece:
                 return piece
-            if not data and not self._tool.eof:
+            if asked and not data and not self._tool.eof:
                 raise ValueError("ends inside its compressed part")
+            is_hungry = True  # that of zstd may give nothing although it says that it needs nothing
         return b""
 
     @property
@@ -412,8 +436,13 @@ def read_unpacked(stream: Stream, files: dict[str, Member], unpack: Unpack, budg
         stream.skip_zeros()
 
 
-def read_by_tool(pieces: Pieces[bytes], files: dict[str, Member], unpack: Unpack, budget: Budget) -> None:
-    """The rest of a file by a command. Raises ValueError, or Stopped with what the command says."""
+def read_by_tool(
+    pieces: Pieces[bytes], files: dict[str, Member], unpack: Unpack, budget: Budget, more_follows: bool
+) -> None:
+    """A part of a file by a command. Raises ValueError, or Stopped with what the command says.
+
+    more_follows: the command cannot know where the part ends, and what it says of the rest is none of it.
+    """
     source = iter(pieces)
 
     def more(_: int) -> bytes:
@@ -432,7 +461,7 @@ def read_by_tool(pieces: Pieces[bytes], files: dict[str, Member], unpack: Unpack
     end = pieces.end
     if end.value is None:
         raise Stopped(end.unread, end.detail)
-    if end.value.rc != 0:
+    if end.value.rc != 0 and (trouble is not None or not more_follows):
         raise Stopped("exit", shorten(f"{pieces.source}: exit {end.value.rc}: {end.value.stderr}"))
     if trouble is not None:
         raise trouble
@@ -451,16 +480,30 @@ def read_segments(reader: Reader, file: Opened, files: dict[str, Member], unpack
         elif form is None:
             raise ValueError(f"neither an archive nor a compressed one at byte {stream.at}: {start!r}")
         else:
-            try:
-                part = Unpacking(form.make(), file, stream.at, budget)
-            except ImportError:
-                seconds = max(0.1, budget.ends - time.monotonic())
-                read_by_tool(reader.filtered(form.tool, file, stream.at, seconds), files, unpack, budget)
-                return  # the command takes all that follows for its own
-            read_unpacked(Stream(part.more), files, unpack, budget)
-            stream = Plain(file, part.end)
+            stream = Plain(file, read_compressed(reader, file, stream.at, form, files, unpack, budget))
         budget.spend()
         stream.skip_zeros()
+
+
+def read_compressed(
+    reader: Reader,
+    file: Opened,
+    at: int,
+    form: Format,
+    files: dict[str, Member],
+    unpack: Unpack,
+    budget: Budget,
+) -> int:
+    """A compressed part; gives the place behind it. Raises as `read_segments`."""
+    try:
+        part = Unpacking(form.make(), file, at, budget)
+    except ImportError:
+        end = file.size if form.end is None else form.end(file, at)
+        seconds = max(0.1, budget.ends - time.monotonic())
+        read_by_tool(reader.filtered(form.tool, file, at, seconds), files, unpack, budget, end < file.size)
+        return end
+    read_unpacked(Stream(part.more), files, unpack, budget)
+    return part.end
 
 
 # -- readers ----------------------------------------------------------------------------------------------------------
@@ -516,13 +559,18 @@ def followed(files: dict[str, Member], path: str) -> Reading[bytes]:
     return Reading.no("not_understood", "is a link to a link, and so on", path)
 
 
-def taken(files: dict[str, Member]) -> dict[str, str]:
-    """Name that the driver asks for -> path of the file in the initrd that the kernel takes of all with that name."""
+def taken(files: dict[str, Member], release: str = "") -> dict[str, str]:
+    """Name that the driver asks for -> path of the file in the initrd that the kernel takes of all with that name.
+
+    release: of the kernel, whose folders of other releases are none of it; ``""`` where it is not known.
+    """
     order: list[tuple[int, int, str, str]] = []
     for path in files:
         match = GUC.fullmatch(path)
         if match:
             folder = match["folder"] or ""
+            if release and folder not in (f"updates/{release}/", "updates/", f"{release}/", ""):
+                continue
             rank = 2 * (not folder.startswith("updates/")) + (folder in ("", "updates/"))
             order.append((ENDINGS.index(match["ending"] or ""), rank, match["name"], path))
     found: dict[str, str] = {}
@@ -601,7 +649,7 @@ def read(reader: Reader, pcie: Pcie, next_boot: NextBoot, options: Options) -> I
                     followed(found, path).then(parse_css_header),
                     read_on_disk(reader, name, release, known),
                 )
-                for name, path in sorted(taken(found).items())
+                for name, path in sorted(taken(found, release).items())
             )
         ),
         maker=Reading(makers[0], MAKERS[0]) if makers else Reading.no("absent", "no tool that makes one", MAKERS[0]),
