@@ -197,6 +197,19 @@ def guc(facts: Facts) -> Reading[Values]:
     return Reading({"": ", ".join(sorted(set(known)))}, events.source)
 
 
+def guc_files(facts: Facts) -> Reading[Values]:
+    """Digests of the GuC files that the next load takes: blobs of newer releases name no version in their text."""
+    cards = _cards(facts)
+    if not any(gpu.vendor == gpu_ids.INTEL and gpu.driver.value == "xe" for gpu in cards.value or ()):
+        return Reading.no("absent", "no card of xe", cards.source)
+    files = facts.firmware_files.guc
+    if files.value and all(one.digest.value is None for one in files.value):
+        return files.value[0].digest.then(lambda _: {})
+    return files.then(
+        lambda found: {one.path.rpartition("/")[2]: one.digest.value[:16] for one in found if one.digest.value}
+    )
+
+
 def images(facts: Facts) -> Reading[Values]:
     """Images of the containers that hold a card, by the digest where it is known."""
 
@@ -445,7 +458,11 @@ TOPICS: tuple[Topic, ...] = (
         "firmware and driver",
         "lab: two GuC versions probed the same within 4 %; they are about stability",
         ("fw.*", "tool.*", "module.*", "kernel.*"),
-        (Trait("GuC", guc, "fleet.firmware"), Trait("driver parameter", parameters, "fleet.settings")),
+        (
+            Trait("GuC", guc, "fleet.firmware"),
+            Trait("GuC file", guc_files, "fleet.firmware"),
+            Trait("driver parameter", parameters, "fleet.settings"),
+        ),
     ),
     Topic(
         "limits of the cards",

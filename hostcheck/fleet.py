@@ -48,8 +48,9 @@ CHECKS: tuple[FleetCheck, ...] = (
     ),
     FleetCheck(
         "fleet.firmware",
-        "Hosts of a class run the same GuC firmware",
-        "faults followed the pair of kernel and GuC in an A/B where all else was the same (vllm#55425).",
+        "Hosts of a class have and run the same GuC firmware",
+        "faults followed the pair of kernel and GuC in an A/B where all else was the same (vllm#55425). Files on disk"
+        " are compared by their digests, since the next load takes them.",
     ),
     FleetCheck(
         "fleet.image",

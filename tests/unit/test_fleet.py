@@ -67,6 +67,11 @@ def test_two_that_differ_have_no_odd_one() -> None:
         ({"files": {POLICY: "default [performance] powersave powersupersave\n"}}, "fleet.settings", "performance"),
         ({"files": {"/sys/devices/virtual/dmi/id/bios_version": "2.0b\n"}}, "fleet.bios", "2.0b"),
         ({"files": {"/proc/sys/kernel/osrelease": "7.1.0\n"}}, "fleet.kernel", "7.1.0"),
+        (
+            {"calls": {"md5 /lib/firmware/xe/bmg_guc_70.bin.zst": "md5-00112233445566778899aabbccddeeff"}},
+            "fleet.firmware",
+            "md5-001122334455",
+        ),
     ],
 )
 def test_each_kind_is_told_under_its_own_check(change: dict[str, Any], id: str, seen: str) -> None:
