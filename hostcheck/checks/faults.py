@@ -114,6 +114,9 @@ def wedged(facts: Facts) -> dict[str, list[Event]]:
     """Cards that their driver gave up, or that are suspected to be dead -> the events that say so."""
     found: dict[str, list[Event]] = {}
     for event in _of_boot(facts):
+        gpu = _gpu(facts, event.bdf)
+        if event.kind == "guc.load_failed" and gpu is not None and gpu.integrated:
+            continue  # i915 drives older ones without it, and says so where it cannot
         if event.bdf and (event.kind in (*WEDGED, *KERNEL_JOB) or event.kind in ("guc.load_failed", "gpu.wedge_cut")):
             found.setdefault(event.bdf, []).append(event)
     every = _of_boot(facts)

@@ -553,6 +553,17 @@ def test_other_accelerators_are_no_gpus(head: str, driver: str) -> None:
     assert [one.subject.name for one in both.findings if one.id == "gpu.enumeration"] == [CARD]
 
 
+def test_the_gpu_of_a_processor_works_without_the_guc() -> None:
+    own = "0000:00:02.0"
+    head = f"{own} VGA compatible controller [0300]: Intel Corporation Device [8086:9a49]\n\tControl: I/O+\n"
+    log = f"{BOOT}[    2.2] i915 {own}: [drm] GT0: GuC firmware i915/tgl_guc_70.bin: fetch failed -ENOENT\n"
+    listing = f"{head}\tKernel driver in use: i915\n"
+    assert Said(part(listing, log)).statuses("gpu.wedged") <= {"ok"}
+    gave_up = f"{log}[    2.3] i915 {own}: [drm] *ERROR* GT0: Failed to initialize GPU, declaring it wedged!\n"
+    assert Said(part(listing, gave_up)).status("gpu.wedged", own) == "fail"
+    assert Said(part(gpu(ids="8086:56a0", driver="i915"), log.replace(own, CARD))).status("gpu.wedged", CARD) == "fail"
+
+
 # -- a GPU that only the log names -------------------------------------------------------------------------------------
 
 
