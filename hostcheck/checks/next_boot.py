@@ -156,7 +156,7 @@ def initrd(facts: Facts, expectation: Expectation, previous: Facts | None = None
         problems.append(f"{boot.stale.source} is older than {', '.join(old)}, which it may hold")
     problems += lacks(facts)
     if problems:
-        wanted = "kernel, initrd and modules on disk, the initrd with what is there"
+        wanted = "kernel, initrd and modules on disk, and in the initrd what is there"
         yield Finding("boot.initrd", HOST, Status.warn, "; ".join(problems), wanted, boot.missing_files.source, step)
     elif boot.initrd.value is None:
         yield unknown("boot.initrd", boot.initrd)

@@ -26,7 +26,7 @@ from hostcheck.assess import assess
 from hostcheck.cli import main
 from hostcheck.expectations import expectation
 from hostcheck.findings import Finding
-from hostcheck.onhost.gather import Options, gather
+from hostcheck.onhost.gather import GROUPS, Options, gather
 from hostcheck.onhost.reader import LiveReader, Opened, Reader, Reading
 from hostcheck.onhost.readings import initrd
 from hostcheck.onhost.record import record
@@ -491,6 +491,19 @@ def test_it_is_read_only_where_it_is_asked_for_and_a_card_is_there() -> None:
     for name in ("nvidia-host", "virtual-machine"):
         facts = gather(RecordedReader(replay.host(name)), Options(initrd=True))
         assert facts.initrd.guc.unread == "not_asked"
+
+
+def test_a_live_read_of_it_has_a_child_of_its_own(tmp_path: Path) -> None:
+    touches = GROUPS["initrd"].device
+    assert callable(touches)
+    asked = [touches(pcie=None, next_boot=None, options=Options(initrd=is_asked)) for is_asked in (True, False)]
+    assert asked == [True, False]
+    root = below(str(replay.lay_out(changed(LZ4 + image("70.44.1")), tmp_path)))
+    tool = tmp_path / "usr/bin/lz4"
+    tool.write_text("#!/bin/sh\nexec tail -c +5\n")
+    tool.chmod(0o755)
+    (one,) = gather(root, Options(initrd=True), ["initrd"]).initrd.guc.value or ()
+    assert one.version.value == "70.44.1"
 
 
 @pytest.mark.parametrize(
