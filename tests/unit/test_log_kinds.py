@@ -595,6 +595,25 @@ def test_both_drivers_say_that_a_newer_firmware_is_recommended(line: str) -> Non
     assert (found.status, found.seen) == (Status.warn, "70.4.1 found, the driver recommends 70.54.0")
 
 
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        (
+            "19:54 bcs page fault, response -EINVAL (ASID, address, FaultType 0, AccessType 0, EngineClass 3 bcs)",
+            Status.fail,
+        ),
+        ("20:15 Engine reset: engine_class=ccs, logical_mask=0x1, guc_id=2, state=0x3", Status.warn),
+        ("20:19 Fault response: Unsuccessful -ENOENT; Engine reset: engine_class=bcs, logical_mask=0x1", Status.fail),
+        ("Timedout job: seqno=540, lrc_seqno=540, guc_id=2, flags=0x20 in ovms [464054]", Status.fail),
+        ("Engine memory CAT error [18]: class=bcs, logical_mask: 0x1, guc_id=6", Status.fail),
+    ],
+)
+def test_retyped_lines_of_xe_count_for_its_only_card_or_the_host(line: str, wanted: Status) -> None:
+    """compute-runtime#948, comment of 2026-09-18; openvino model_server#4469."""
+    assert judged(recording(f"{line}\n"))["gpu.fault", "host"].status is wanted
+    assert of_host("one-card-b450-x8", line)["gpu.fault", "0000:0c:00.0"].status is wanted
+
+
 def test_lines_of_a_debug_build_that_name_no_card() -> None:
     said = of_log("[drm:pf_queue_work_func [xe]] Fault response: Unsuccessful -22")
     assert said["gpu.fault", "host"].status is Status.fail

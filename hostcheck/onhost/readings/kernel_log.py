@@ -48,7 +48,7 @@ _WORDS = (
     "pcie aspm", "aspm is unsupported", "_osc", "callbacks suppressed", "kernel messages", "faulted address",
     "engineclass", "guc version", "reset reason", "gpu hang: ecode", "] *error* ", "_inv_timeout",
     "invalidation time-out", "out-of-bounds in ", "fence expiration", "fault response: ",
-    "messages dropped", "buffer overrun",
+    "messages dropped", "buffer overrun", "engine reset: engine", "memory cat error", "timedout job: ", ", response",
 )  # fmt: skip
 _DEVICE = re.compile(r":[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7]|\))")
 # The same for lines that name one, in what follows the name. Words one by one are found faster than by one pattern.

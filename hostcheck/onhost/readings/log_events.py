@@ -220,11 +220,7 @@ _RULES: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
             r"(?:in|enter(?:ed|ing)?|boot|runtime) survivability mode"
             r"|survivability mode(?: is)? (?:enabled|active|entered)",
         ),
-        (
-            "guc.recommended",
-            "recommended",
-            _RECOMMENDED,
-        ),
+        ("guc.recommended", "recommended", _RECOMMENDED),
         ("guc.loaded", "guc firmware", r"GuC firmware(?: from)? (?P<file>\S+?),? version (?P<version>\d+(?:\.\d+)+)"),
         ("guc.version", "wanted", r"GuC version:? (?P<version>\d[\d.]*\d),? \(?wanted (?P<wanted>\d[\d.]*\d)"),
         (
@@ -278,7 +274,7 @@ _RULES: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
             "accessible",
             r"actual physical size (?P<size>0x[0-9a-f]+),.*cpu accessible size (?P<visible>0x[0-9a-f]+)",
         ),
-        ("bar.visible", "visible vram", r"visible vram: 0x[0-9a-f]+, (?P<visible>0x[0-9a-f]+)"),
+        ("bar.visible", "visible vram", r"visible vram: 0x\S+, (?P<visible>0x[0-9a-f]+)"),
         # i915 tells of the memory in two lines of its own (ipex-llm#12122).
         ("bar.vram", "local memory", r"local memory IO size: (?P<visible>0x[0-9a-f]+)"),
         ("bar.vram", "local memory", r"local memory available: (?P<size>0x[0-9a-f]+)"),
@@ -436,11 +432,12 @@ _LOOSE: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         # The driver ends a request that takes longer than 20 s (intel_gt_requests.c).
         ("i915.timedout_job", "Fence exp", rf"Fence expiration time out i915-(?P<bdf>{BDF}):(?P<processes>[^\[\n]+)\["),
         ("guc.version", "wanted", r"GuC version:? (?P<version>\d[\d.]*\d),? \(?wanted (?P<wanted>\d[\d.]*\d)"),
-        (
-            "guc.recommended",
-            "recommended",
-            _RECOMMENDED,
-        ),
+        # Only xe has these words; a report that retypes them leaves the card out (compute-runtime#948).
+        ("xe.fault_response", "response", r"Fault response: Unsuccessful|page fault, response:? -E"),
+        ("xe.cat_error", "CAT error", r"Engine memory CAT error"),
+        ("xe.timedout_job", "job", r"Timedout job: seqno="),
+        ("xe.engine_reset", "Engine reset", r"Engine reset: engine_class="),
+        ("guc.recommended", "recommended", _RECOMMENDED),
     )
 )
 _FRAME = re.compile(r"(?:(?:\? )?([\w.]+)\+0x[0-9a-f]+/0x[0-9a-f]+|Workqueue: \S+ ([\w.]+))(?: \[(\w+)\])?")
