@@ -69,7 +69,7 @@ class Gpus(Model):
 
 
 def _override(text: str) -> str:
-    if not re.fullmatch(r"/lib/firmware/\S+|md5-[0-9a-f]{32}", text):
+    if not re.fullmatch(r"/lib/firmware/\S+|md5-[0-9a-f]{32}|sha256-[0-9a-f]{64}", text):
         raise ValueError(f"{text!r} is neither a file below /lib/firmware nor a digest such as md5-{'0' * 32}")
     return text
 
@@ -79,7 +79,8 @@ class Guc(Model):
 
     known_bad: (kernel release pattern, GuC version) pairs that faulted here; a match is at most a warning
     (vllm-project/vllm#55425: 7.0.0-29 with 70.58.0 faulted in 4 of 4 arms; not a universal cure, so no default).
-    overrides: files that are not those of a package on purpose, by path or by digest (``md5-0123…``).
+    overrides: files that are not those of a package on purpose, by path or by digest (``md5-0123…``;
+    ``sha256-0123…`` on hosts of rpm).
     """
 
     wanted: str | None = None

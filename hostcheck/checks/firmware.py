@@ -142,12 +142,17 @@ def _declared(one: Owner, overrides: tuple[str, ...]) -> str:
     return "diverted by a person (dpkg-divert)" if one.diverted == LOCAL else ""
 
 
-def _whose(one: Owner, overrides: tuple[str, ...], hiding: tuple[str, ...]) -> Finding:
+def _whose(one: Owner, overrides: tuple[str, ...], hiding: tuple[str, ...], is_rpm: bool) -> Finding:
     """The finding of one file. One that hides that of a package is a consequence of `boot.firmware`."""
     subject = Subject("file", one.path)
     cause = Cause("boot.firmware", HOST) if one.path in hiding else None
+    verify, search, again = (
+        ("rpm -V", "rpm -qf", "dnf reinstall")
+        if is_rpm
+        else ("dpkg --verify", "dpkg -S", "apt-get install --reinstall")
+    )
     if one.digest.value is None:
-        step = f"dpkg --verify {one.package}" if one.package else f"dpkg -S {one.path}"
+        step = f"{verify} {one.package}" if one.package else f"{search} {one.path}"
         return replace(unknown("fw.guc_ownership", one.digest, subject, step), cause=cause)
     source = one.digest.source
     if one.package and one.digest.value == one.installed:
@@ -157,9 +162,9 @@ def _whose(one: Owner, overrides: tuple[str, ...], hiding: tuple[str, ...]) -> F
     declared = _declared(one, overrides)
     if declared:
         return Finding("fw.guc_ownership", subject, Status.info, f"{seen}; {declared}", source=source)
-    step = f"dpkg -S {one.path}  # a package's own comes back without it; one that is wanted: declare guc.overrides"
+    step = f"{search} {one.path}  # nobody's: take it away and make the initrd anew, or declare guc.overrides"
     if one.package:
-        step = f"sudo apt-get install --reinstall {one.package}  # or declare it: guc.overrides"
+        step = f"sudo {again} {one.package}  # or declare it: guc.overrides"
     wanted = "the file of a package, or one that is declared"
     return Finding("fw.guc_ownership", subject, Status.warn, seen, wanted, source, step, cause=cause)
 
@@ -170,8 +175,8 @@ def ownership(facts: Facts, expectation: Expectation, previous: Facts | None = N
 
     Why: a file that was copied over that of a package is taken at the next load, comes and goes with upgrades that
     nobody connects with it, and its version need not be readable: blobs from 70.65 on carry none, so only a digest
-    tells them apart (lab-host-facts 2.3; arc-host-facts A.1). dpkg keeps what it installed; `guc.overrides` declares a
-    file by its path or its digest. What rpm installed is told by a command that is not run here.
+    tells them apart (lab-host-facts 2.3; arc-host-facts A.1). dpkg and rpm keep what they installed; `guc.overrides`
+    declares a file by its path or its digest.
     """
     id, source = "fw.guc_ownership", facts.next_boot.guc_files.source
     intel = [gpu for gpu in (cards(facts) if facts.pcie.gpus.value else ()) if gpu.vendor == gpu_ids.INTEL]
@@ -181,10 +186,6 @@ def ownership(facts: Facts, expectation: Expectation, previous: Facts | None = N
     if facts.next_boot.guc_files.unread == "absent" or facts.next_boot.guc_files.value == ():
         yield not_applicable(id, "no GuC firmware for xe on disk", source)
         return
-    guc = facts.firmware_files.guc
-    if guc.unread == "not_asked" and guc.source == "rpm -V":
-        step = "rpm -V $(rpm -qf --qf '%{NAME}\\n' /lib/firmware/xe/*_guc_* | sort -u)"
-        yield unknown(id, guc, next_step=step)
-        return
-    for one in need(guc):
-        yield _whose(one, expectation.guc.overrides, facts.next_boot.shadowing.value or ())
+    is_rpm = facts.packages.manager.value == "rpm"
+    for one in need(facts.firmware_files.guc):
+        yield _whose(one, expectation.guc.overrides, facts.next_boot.shadowing.value or (), is_rpm)

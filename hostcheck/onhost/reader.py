@@ -166,20 +166,24 @@ def as_text(data: bytes, source: str) -> Reading[str]:
     return Reading(None, source, "not_text", "has a NUL byte") if "\0" in text else Reading(text, source)
 
 
-def digest_of(data: bytes) -> str:
-    """The digest by which dpkg knows a file. With its name before it, it is not taken for a machine id and redacted.
+DIGESTS = {"md5": 32, "sha256": 64}  # dpkg's and rpm's; digits
+
+
+def digest_of(data: bytes, kind: str = "md5") -> str:
+    """A digest, of a kind of `DIGESTS`. With its name before it, it is not taken for a machine id and redacted.
 
     >>> digest_of(b"")
     'md5-d41d8cd98f00b204e9800998ecf8427e'
     """
-    return f"md5-{hashlib.md5(data, usedforsecurity=False).hexdigest()}"
+    return f"{kind}-{hashlib.new(kind, data, usedforsecurity=False).hexdigest()}"
 
 
 def parse_digest(text: object) -> str:
     """Return a digest as `digest_of` writes it. Raises ValueError for anything else."""
-    if not isinstance(text, str) or not re.fullmatch(r"md5-[0-9a-f]{32}", text):
+    kind, _, digits = text.partition("-") if isinstance(text, str) else ("", "", "")
+    if not re.fullmatch(r"[0-9a-f]+", digits, re.ASCII) or DIGESTS.get(kind) != len(digits):
         raise ValueError(f"expected a digest, got {text!r:.80}")
-    return text
+    return f"{kind}-{digits}"
 
 
 class Pieces(Generic[T]):
@@ -342,9 +346,9 @@ class Reader:
 
     # -- the same for all --------------------------------------------------------------------------
 
-    def digest(self, path: str, limit: int = BLOB_LIMIT) -> Reading[str]:
+    def digest(self, path: str, kind: str = "md5", limit: int = BLOB_LIMIT) -> Reading[str]:
         """Digest of a file's content, e.g. ``md5-0123…``; a recording keeps it without the content."""
-        return self.data(path, limit).then(digest_of)
+        return self.data(path, limit).then(lambda data: digest_of(data, kind))
 
     def text(self, path: str, limit: int = FILE_LIMIT) -> Reading[str]:
         """Content of a text file."""

@@ -18,7 +18,7 @@ import shlex
 import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, Callable
 
 from .reader import (
     BLOB_LIMIT,
@@ -320,7 +320,7 @@ class RecordedReader(Reader):
             return Reading(calls[name], name)
         return Reading(None, name, "tool_missing", "not recorded, and never asked of the machine that audits")
 
-    def digest(self, path: str, limit: int = BLOB_LIMIT) -> Reading[str]:
+    def digest(self, path: str, kind: str = "md5", limit: int = BLOB_LIMIT) -> Reading[str]:
         try:
             real = self._walk(path)
         except OSError as error:
@@ -328,11 +328,11 @@ class RecordedReader(Reader):
         content = self._files.get(real)
         if isinstance(content, dict) and content.get("error", "ENODATA") != "ENODATA":
             return error_reading(content["error"], path)
-        found = self.recording.get("calls", {}).get(f"md5 {real}")
+        found = self.recording.get("calls", {}).get(f"{kind} {real}")
         if found is not None:
             return Reading(found, path).then(parse_digest)
         if self.beneath is not None and content is None:
-            return self.beneath.digest(path, limit)
+            return self.beneath.digest(path, kind, limit)
         return Reading(None, path, "not_asked", "no digest of it is in the recording")
 
 
@@ -433,11 +433,11 @@ class Recorder(Reader):
         self.kept["files"][real] = content
         return reading
 
-    def digest(self, path: str, limit: int = BLOB_LIMIT) -> Reading[str]:
+    def digest(self, path: str, kind: str = "md5", limit: int = BLOB_LIMIT) -> Reading[str]:
         real = self._real(path)
-        reading = self.inner.digest(path, limit)
+        reading = self.inner.digest(path, kind, limit)
         if reading.value is not None:
-            self.kept["calls"][f"md5 {real}"] = reading.value
+            self.kept["calls"][f"{kind} {real}"] = reading.value
         return reading
 
     def link(self, path: str) -> Reading[str]:
@@ -489,6 +489,11 @@ class Recorder(Reader):
             }
         elif reading.unread != "tool_missing":
             self.kept["commands"][source] = {"error": reading.unread}
+
+    def keep_command(self, reading: Reading[Output], reduce: Callable[[str], str]) -> None:
+        """Keep what `reduce` leaves of the output of a command that was run by the reader inside."""
+        stdout = reduce(reading.value.stdout) if reading.value is not None else None
+        self._keep_command(reading.source, reading, stdout)
 
     def run(self, argv: Sequence[str], timeout: float = COMMAND_TIMEOUT, limit: int = OUTPUT_LIMIT) -> Reading[Output]:
         reading = self.inner.run(argv, timeout, limit)

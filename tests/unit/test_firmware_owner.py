@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import doctest
 import hashlib
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hostcheck.assess import assess, facts_from
+from hostcheck.assess import facts_from
 from hostcheck.expectations import Refused, expectation
 from hostcheck.findings import Finding
 from hostcheck.onhost.gather import Facts, gather
 from hostcheck.onhost.plain import to_plain
 from hostcheck.onhost.reader import LiveReader, Reader
-from hostcheck.onhost.readings import firmware_files
+from hostcheck.onhost.readings import firmware_files, packages
 from hostcheck.onhost.readings.firmware_files import Owner
 from hostcheck.onhost.recording import RecordedReader, Recorder, below, dump, load
 from hostcheck.onhost.redact import Redactor
@@ -76,6 +76,18 @@ def tree(root: Path, content: bytes, listed: bytes, path: str = "usr/lib/firmwar
 def test_paths_are_the_same_with_and_without_usr(tmp_path: Path, path: str) -> None:
     one = owner_of(tree(tmp_path, b"guc", b"guc", path))
     assert (one.package, one.installed == one.digest.value) == ("firmware-intel-graphics", True)
+
+
+def test_a_name_that_is_a_link_is_that_of_the_file_behind_it(tmp_path: Path) -> None:
+    recorder = Recorder(tree(tmp_path, b"guc", b"guc"))
+    (tmp_path / "usr/lib/firmware/xe/lnl_guc_70.bin").symlink_to("bmg_guc_70.bin")
+    found = gather(recorder, subset=["firmware_files"]).firmware_files.guc.value or ()
+    assert [(one.path, one.package, one.digest.value == one.installed) for one in found] == [
+        ("/lib/firmware/xe/bmg_guc_70.bin", "firmware-intel-graphics", True),
+        ("/lib/firmware/xe/lnl_guc_70.bin", "firmware-intel-graphics", True),
+    ]
+    again = gather(RecordedReader(recorder.recording(0.0)), subset=["firmware_files"])
+    assert again.firmware_files.guc.value == found
 
 
 def test_a_recording_replays_the_owner_and_keeps_neither_the_blob_nor_the_rest_of_the_lists(tmp_path: Path) -> None:
@@ -170,20 +182,74 @@ def test_a_file_that_hides_the_one_of_the_package_is_told_with_it() -> None:
     assert [(one.id, one.status.value) for one in found.explains] == [("fw.guc_ownership", "warn")]
 
 
-def test_hosts_without_such_a_card_or_without_dpkg() -> None:
+def test_a_host_without_such_a_card() -> None:
     report = replay.report(replay.host("nvidia-host"))
     assert [one.status.value for one in report.findings if one.id == "fw.guc_ownership"] == ["not_applicable"]
-    rpm = {"manager": dataclasses.replace(facts().packages.manager, value="rpm")}
-    gone = facts({"files": {LIST: None, DIVERSIONS: None}})
-    read = firmware_files.read(
-        RecordedReader(replay.changed(replay.host(HOST), {"remove": ["/var/lib/dpkg"]})),
-        gone.next_boot,
-        dataclasses.replace(gone.packages, **rpm),
-    )
-    report = assess(dataclasses.replace(gone, firmware_files=read), expectation({}))
-    (found,) = [one for one in report.findings if one.id == "fw.guc_ownership"]
-    assert (found.status.value, found.seen) == ("unknown", "not_asked: rpm tells it to a command alone")
-    assert found.next_step.startswith("rpm -V ")
+
+
+# -- rpm ----------------------------------------------------------------------------------------------
+
+XZ = "/lib/firmware/xe/bmg_guc_70.bin.xz"
+SHA, OTHER_SHA = "a1" * 32, "sha256-" + "b2" * 32
+LISTED = (
+    f"intel-gpu-firmware\t/usr/lib/firmware/i915/adlp_guc_70.bin.xz\t{'c3' * 32}\n"
+    "intel-gpu-firmware\t/usr/lib/firmware/xe\t\n"
+    f"intel-gpu-firmware\t/usr{XZ}\t{SHA}\n"
+    f"intel-gpu-firmware\t/usr/share/licenses/x\t{'d4' * 32}\n"
+    "package kernel-firmware is not installed\n"
+)
+
+
+def rpm_host(stdout: str | None = LISTED, digest: str = f"sha256-{SHA}") -> dict[str, Any]:
+    """A change that makes the host one of rpm."""
+    listed = "rpm\tv4.20.1-1.fc42\nlinux-firmware\tv20250812-1.fc42\n"
+    answer = None if stdout is None else {"rc": 4, "stdout": stdout, "stderr": ""}
+    return {
+        "remove": ["/var/lib/dpkg", FILE],
+        "files": {XZ: {"error": "ENODATA"}},
+        "calls": {f"sha256 {XZ}": digest},
+        "commands": {
+            shlex.join(packages.DPKG): None,
+            shlex.join(packages.RPM): {"rc": 9, "stdout": listed, "stderr": ""},
+            shlex.join(firmware_files.RPM): answer,
+        },
+    }
+
+
+def test_a_host_of_rpm() -> None:
+    found = judged(rpm_host())
+    assert (found.status.value, found.seen) == ("ok", "as intel-gpu-firmware installed it")
+    other = judged(rpm_host(digest=OTHER_SHA))
+    assert (other.status.value, other.seen) == ("warn", f"is not what intel-gpu-firmware installed ({OTHER_SHA})")
+    assert other.next_step.startswith("sudo dnf reinstall intel-gpu-firmware")
+    assert judged(rpm_host(digest=OTHER_SHA), {"guc": {"overrides": [OTHER_SHA]}}).status.value == "info"
+    nobody = judged(rpm_host(LISTED.replace("bmg_guc", "lnl_guc")))
+    assert (nobody.status.value, nobody.next_step.startswith(f"rpm -qf {XZ}")) == ("warn", True)
+
+
+@pytest.mark.parametrize(
+    ("stdout", "reason"),
+    [
+        (None, "tool_missing"),
+        ("", "not_understood"),
+        ("package linux-firmware is not installed\n", "not_understood"),
+        ("error: cannot open Packages database\n", "not_understood"),
+        (f"intel-gpu-firmware\t{XZ}\tnot hexadecimal\n", "not_understood"),
+    ],
+)
+def test_rpm_that_does_not_answer_claims_nothing(stdout: str | None, reason: str) -> None:
+    found = judged(rpm_host(stdout))
+    assert (found.status.value, found.seen.partition(":")[0]) == ("unknown", reason)
+
+
+def test_a_recording_of_a_host_of_rpm_keeps_the_lines_of_xe() -> None:
+    recorder = Recorder(RecordedReader(replay.changed(replay.host(HOST), rpm_host())))
+    before = owner_of(recorder)
+    recording = Redactor().recording(recorder.recording(0.0))
+    kept = recording["commands"][shlex.join(firmware_files.RPM)]["stdout"]
+    assert "/usr/share/licenses/x" not in kept
+    assert "kernel-firmware is not installed" in kept
+    assert owner_of(RecordedReader(load(dump(recording)))) == before
 
 
 def test_facts_of_an_older_version_have_no_such_group() -> None:

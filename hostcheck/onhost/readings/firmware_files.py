@@ -1,9 +1,9 @@
 """Whose the GuC files on disk are: the package that lists them, what it installed, and what is there now.
 
-dpkg keeps the digests of all that a package installed in one file per package; rpm tells them to a command alone, which
-is not run here. Of these lists a recording keeps the lines of the files asked for, and of a file its digest.
+dpkg keeps the digests of all that a package installed in one file per package; rpm tells them to one command that asks
+for packages by name. Of these lists a recording keeps the lines of the files asked for, and of a file its digest.
 
-Sources: dpkg(1), dpkg-divert(1), deb-md5sums(5).
+Sources: dpkg(1), dpkg-divert(1), deb-md5sums(5), rpm-queryformat(7).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ..reader import Reader, Reading
+from ..reader import DIGESTS, Reader, Reading
 from ..recording import Recorder
 from .environment import part
 from .next_boot import NextBoot
@@ -23,7 +23,19 @@ DIVERSIONS = "/var/lib/dpkg/diversions"
 # dpkg's own, so that there is one wherever dpkg is.
 LISTS = re.compile(r"(?:.*(?:firmware|gpu|intel|\bxe\b|\bfw\b).*|dpkg(?::\w+)?)\.md5sums")
 LIST_LIMIT = 8 << 20  # bytes; linux-firmware lists some 3,500 files
-FOLDER = re.compile(r"^(?:usr/)?lib/firmware/(?:updates/)?xe/")
+FOLDER = re.compile(r"^(?:usr/)?lib/firmware/(?:updates/)?(?:xe|i915)/")  # names of xe may be links to files of i915
+# Packages of Fedora, RHEL and SUSE that hold firmware of Intel's GPUs; those that are not installed are said to be so.
+RPM = (
+    "rpm",
+    "-q",
+    "--qf",
+    "[%{=NAME}\\t%{FILENAMES}\\t%{FILEDIGESTS}\\n]",
+    "linux-firmware",
+    "intel-gpu-firmware",
+    "kernel-firmware",
+    "kernel-firmware-i915",
+    "kernel-firmware-intel",
+)
 LOCAL = ":"  # dpkg's word for a diversion that a person made
 
 
@@ -33,7 +45,7 @@ class Owner:
 
     package: that lists it, ``""`` for none. installed: its digest when it was installed, ``""`` where no package has
     it. diverted: by whom its name was diverted (dpkg-divert), ``:`` by a person, ``""`` by nobody.
-    digest: of the file now, e.g. ``md5-0123…``.
+    digest: of the file now, e.g. ``md5-0123…``, in rpm's case ``sha256-0123…``.
     """
 
     path: str
@@ -112,6 +124,43 @@ def reduce_diversions(text: str) -> str:
     return "".join(f"{line}\n" for three in kept for line in three)
 
 
+def parse_rpm(text: str) -> dict[str, dict[str, str]]:
+    """Return path -> digest by package of what rpm prints; () of packages that are not installed.
+
+    >>> line = "linux-firmware\\t/usr/lib/firmware/xe/bmg_guc_70.bin.xz\\t" + "0" * 64
+    >>> list(parse_rpm(f"{line}\\npackage kernel-firmware is not installed\\n"))
+    ['linux-firmware']
+
+    Raises ValueError for a line of another form, and where no package is listed.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for line in text.splitlines():
+        if re.fullmatch(r"package \S+ is not installed", line):
+            continue
+        parts = line.split("\t")
+        if len(parts) != 3 or not parts[1].startswith("/") or not re.fullmatch(r"[0-9a-f]*", parts[2], re.ASCII):
+            raise ValueError(f"expected package, path and digest, got {line[:80]!r}")
+        kind = next((kind for kind, digits in DIGESTS.items() if digits == len(parts[2])), None)
+        files = found.setdefault(parts[0], {})
+        if kind is not None:  # a folder or a link has none
+            files[plain(parts[1])] = f"{kind}-{parts[2]}"
+    if not found:
+        raise ValueError("no package is listed")
+    return found
+
+
+def reduce_rpm(text: str) -> str:
+    """What rpm prints, with the firmware of xe alone and the first line of every package."""
+    seen: set[str] = set()
+    kept = []
+    for line in text.splitlines():
+        package, _, rest = line.partition("\t")
+        if not rest or package not in seen or FOLDER.match(rest.lstrip("/")):
+            kept.append(line)
+        seen.add(package)
+    return "".join(f"{line}\n" for line in kept)
+
+
 def owner(path: str, lists: dict[str, dict[str, str]], diversions: dict[str, str]) -> tuple[str, str, str]:
     """(package, digest that it installed, who diverted the name) of a path.
 
@@ -143,12 +192,21 @@ def read_lists(reader: Reader) -> Reading[dict[str, dict[str, str]]]:
     return names.then(lambda _: found)
 
 
+def read_rpm(reader: Reader) -> Reading[dict[str, dict[str, str]]]:
+    """Digests by package of rpm; of some thousand files a recording keeps those of xe."""
+    inner = reader.inner if isinstance(reader, Recorder) else reader
+    ran = inner.run(RPM)
+    if isinstance(reader, Recorder):
+        reader.keep_command(ran, reduce_rpm)
+    # its exit status is the number of packages that are not installed
+    return Reading(ran.value, "rpm -q", ran.unread, ran.detail).then(lambda output: parse_rpm(output.stdout))
+
+
 def read_guc(reader: Reader, paths: Reading[tuple[str, ...]], manager: Reading[str]) -> Reading[tuple[Owner, ...]]:
     if not paths.value:
         return paths.then(lambda _: ())
-    lists = read_lists(reader)
-    if lists.unread == "absent" and manager.value == "rpm":
-        return Reading.no("not_asked", "rpm tells it to a command alone", "rpm -V")
+    is_rpm = manager.value == "rpm"
+    lists = read_rpm(reader) if is_rpm else read_lists(reader)
     diverted = part(reader, DIVERSIONS, reduce_diversions).then(parse_diversions)
     if diverted.unread == "absent":
         diverted = Reading({}, DIVERSIONS)
@@ -156,9 +214,11 @@ def read_guc(reader: Reader, paths: Reading[tuple[str, ...]], manager: Reading[s
         return (lists if lists.value is None else diverted).then(lambda _: ())
     found = []
     for path in paths.value:
-        package, installed, who = owner(path, lists.value, diverted.value)
-        found.append(Owner(path, package, installed, who, reader.digest(path)))
-    return Reading(tuple(found), DPKG_INFO)
+        # of a link neither list has a digest: whose the file is that it leads to
+        package, installed, who = owner(reader.resolve(path).value or path, lists.value, diverted.value)
+        kind = installed.partition("-")[0] or ("sha256" if is_rpm else "md5")
+        found.append(Owner(path, package, installed, who, reader.digest(path, kind)))
+    return Reading(tuple(found), lists.source)
 
 
 def read(reader: Reader, next_boot: NextBoot, packages: Packages) -> FirmwareFiles:
