@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ..findings import Declaration
 from . import (
+    access,
     aer,
     aspm,
     container,
@@ -46,6 +47,7 @@ FAMILIES = (
     cpu_limits,
     cpuidle,
     gpu,
+    access,
     gpu_limits,
     engines,
     throttle,
