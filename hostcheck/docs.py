@@ -40,6 +40,20 @@ def why(declaration: Declaration) -> str:
     return text.replace("``", "`").strip()
 
 
+def index(ids: Sequence[str]) -> list[str]:
+    """The ids as a list of links, a line for each family, which is the part before the first point.
+
+    >>> index(["aer.rate", "p2p", "aer.fatal"])
+    ['- aer: [fatal](#aerfatal), [rate](#aerrate)', '- [p2p](#p2p)']
+    """
+    families: dict[str, list[str]] = {}
+    for id in sorted(ids):
+        family, _, rest = id.partition(".")
+        families.setdefault(family if rest else "", []).append(f"[{rest or id}](#{anchor(id)})")
+    alone = [f"- {link}" for link in families.pop("", [])]
+    return sorted([f"- {family}: {', '.join(links)}" for family, links in families.items()]) + alone
+
+
 def checks_page() -> str:
     """Every check with what it asks and why."""
     by_id = {id: declaration for declaration in checks.ALL for id in declaration.ids}
@@ -51,6 +65,8 @@ def checks_page() -> str:
         "What every check asks, and why. `hostcheck explain ID` shows the same with what it finds on a host. Statuses:"
         " `ok`, `info` (by design, or limited by the host), `warn`, `fail`, `unknown` (could not be read, with the"
         " reason), `not_applicable` (this host cannot have it).",
+        "",
+        *index([*by_id, *(one.id for one in fleet.CHECKS), *WAIVERS]),
         "",
     ]
     for id in sorted(by_id):
