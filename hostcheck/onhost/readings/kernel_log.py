@@ -45,10 +45,9 @@ STARTED = 10.0  # seconds; a log whose first line is later than this has lost it
 _WORDS = (
     "hardware error]", "nvrm: ", "lockup", "clocksource: ", " unstable", "out of memory", "blocked for more than",
     " stall on cpu", " stalls on cpu",
-    "pcie aspm", "aspm is unsupported", "_osc", "callbacks suppressed", "kernel messages", "faulted address",
-    "engineclass", "guc version", "reset reason", "gpu hang: ecode", "] *error* ", "_inv_timeout",
-    "invalidation time-out", "out-of-bounds in ", "fence expiration", "fault response: ",
-    "messages dropped", "buffer overrun", "engine reset: engine", "memory cat error", "timedout job: ", ", response",
+    "pcie aspm", "aspm is unsupported", "_osc", "callbacks suppressed", "messages", "faulted address",
+    "engine", "guc version", "reset reason", "gpu hang: ecode", "] *error* ", "_inv_timeout", "out-of-bounds in ",
+    "invalidation time-out", "fence expiration", "fault response", "fault, response", "timedout job: ",
 )  # fmt: skip
 _DEVICE = re.compile(r":[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7]|\))")
 # The same for lines that name one, in what follows the name. Words one by one are found faster than by one pattern.
@@ -287,7 +286,7 @@ class _Text:
             assembler.batch(batch, low, self.count, words, self.counts_up)
         self.count += len(batch)
         self.newest = batch[-1]
-        if "kernel messages" in words or "messages dropped" in words:
+        if "messages" in words:
             self.missed += sum(int(one or other) for one, other in _MISSED.findall(low))
 
     def log(self) -> Log:
