@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import doctest
 import functools
 import json
 from typing import Any
@@ -28,10 +27,6 @@ def profile(**settings: Any) -> dict[str, Any]:
 
 def said(receipt: dict[str, Any], **options: Any) -> dict[str, advice.Advice]:
     return {one.topic: one for one in advice.advise(receipt, **options)}
-
-
-def test_examples_in_the_docstrings() -> None:
-    assert doctest.testmod(advice).failed == 0
 
 
 @pytest.mark.parametrize(

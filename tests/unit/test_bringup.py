@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import doctest
 import functools
 import json
 import multiprocessing
@@ -34,10 +33,6 @@ def made(folder: Path, host: str, **results: Any) -> None:
         result = results.get(step, "passed")
         if result is not None:
             bringup.note(folder, host, step, result)
-
-
-def test_examples_in_the_docstrings() -> None:
-    assert doctest.testmod(bringup).failed == 0
 
 
 def test_a_batch_begins_when_all_before_it_have_passed(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import doctest
 from typing import Any
 
 import pytest
@@ -27,10 +26,6 @@ def judged(change: dict[str, Any], host: str = HOST) -> list[Finding]:
 
 def stat(mode: str, gid: int) -> dict[str, Any]:
     return {"stats": {NODE: {"mode": mode, "uid": 0, "gid": gid, "rdev": [226, 128]}}}
-
-
-def test_doctests() -> None:
-    assert doctest.testmod(access).failed == 0
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import doctest
 from typing import Any
 
 import pytest
 
-from hostcheck.checks import container, crash, memory, presence, storage
 from hostcheck.expectations import Refused, expectation
 from hostcheck.findings import Finding
 from hostcheck.onhost.readings.holders import address
@@ -40,11 +38,6 @@ def meminfo(**kib: int) -> dict[str, Any]:
     fields = {"MemTotal": 131_706_880, "MemAvailable": 120_000_000, "AnonPages": 310_000, "SwapTotal": 0, "SwapFree": 0}
     text = "".join(f"{name}: {number} kB\n" for name, number in {**fields, **kib}.items())
     return {"files": {"/proc/meminfo": text}}
-
-
-@pytest.mark.parametrize("module", [memory, crash, storage, container, presence])
-def test_doctests(module: Any) -> None:
-    assert doctest.testmod(module).failed == 0
 
 
 # -- guards ------------------------------------------------------------------------------------------------------------

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import doctest
 from typing import Any
 
 import pytest
 
-from hostcheck.checks import modules
 from hostcheck.expectations import Refused, expectation
 from hostcheck.findings import Finding
 from hostcheck.onhost.readings import gpu_state
-from hostcheck.onhost.readings import modules as readings
 from tests import replay
 
 HOST, CARD = "two-card-gen5", "0000:03:00.0"
@@ -28,11 +25,6 @@ def judged(id: str, change: dict[str, Any], expect: dict[str, Any] | None = None
 def one(id: str, files: dict[str, Any], expect: dict[str, Any] | None = None, **more: Any) -> tuple[str, str]:
     (found,) = judged(id, {"files": files, **more}, expect)
     return found.status.value, found.seen
-
-
-@pytest.mark.parametrize("module", [modules, readings, gpu_state])
-def test_doctests(module: Any) -> None:
-    assert doctest.testmod(module).failed == 0
 
 
 # -- users --------------------------------------------------------------------------------------------

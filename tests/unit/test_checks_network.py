@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 from typing import Any
 
@@ -51,10 +50,6 @@ def judged(change: dict[str, Any], expect: dict[str, Any] | None = None, host: s
 
 def said(change: dict[str, Any], expect: dict[str, Any] | None = None, host: str = HOST) -> list[tuple[str, str]]:
     return sorted((one.subject.name, one.status.value) for one in judged(change, expect, host))
-
-
-def test_doctests() -> None:
-    assert doctest.testmod(network).failed == 0
 
 
 @pytest.mark.parametrize(

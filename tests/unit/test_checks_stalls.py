@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import doctest
 from typing import Any
 
 import pytest
 
-from hostcheck.checks import stalls
 from hostcheck.findings import Finding, all_unknown
 from hostcheck.onhost.readings import clocksource
 from tests import replay
@@ -44,11 +42,6 @@ def judged(id: str, change: dict[str, Any], host: str = HOST) -> list[Finding]:
 def one(id: str, change: dict[str, Any], host: str = HOST) -> tuple[str, str]:
     (found,) = judged(id, change, host)
     return found.status.value, found.seen
-
-
-@pytest.mark.parametrize("module", [stalls, clocksource])
-def test_doctests(module: Any) -> None:
-    assert doctest.testmod(module).failed == 0
 
 
 @pytest.mark.parametrize("id", IDS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 from pathlib import Path
 from typing import Any
@@ -67,10 +66,6 @@ def reader(files: dict[str, Any], links: dict[str, str] | None = None, host: str
 def read(files: dict[str, Any], links: dict[str, str] | None = None) -> containers.Containers:
     one = reader(files, links)
     return containers.read(one, holders.read(one))
-
-
-def test_doctests() -> None:
-    assert doctest.testmod(containers).failed == 0
 
 
 def test_a_container_of_docker() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import doctest
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +44,6 @@ def found(
 
 def running(*units: str) -> dict[str, str]:
     return {f"/run/systemd/units/invocation:{unit}": "0" * 32 for unit in ("dbus.service", *units)}
-
-
-@pytest.mark.parametrize("module", [cpufreq, owners])
-def test_doctests(module: Any) -> None:
-    assert doctest.testmod(module).failed == 0
 
 
 # -- policies ------------------------------------------------------------------------------------------

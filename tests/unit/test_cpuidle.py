@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from typing import Any
 
 import pytest
@@ -39,10 +38,6 @@ def judge(
 
 def off(cpus: range, state: int = 2) -> dict[str, Any]:
     return {"files": {f"{CPU}/cpu{cpu}/cpuidle/state{state}/disable": "1\n" for cpu in cpus}}
-
-
-def test_doctests() -> None:
-    assert doctest.testmod(cpuidle).failed == 0
 
 
 def test_states_of_all_processors() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import doctest
 import json
 import random
 from pathlib import Path
@@ -35,10 +34,6 @@ def judged(content: Any, id: str = "mem.dimm_mix", host: str = HOST) -> Finding:
     report = replay.report(replay.changed(replay.host(host), {"files": {TABLE: content}}))
     (found,) = [one for one in report.findings if one.id == id]
     return found
-
-
-def test_doctests() -> None:
-    assert doctest.testmod(dimms).failed == 0
 
 
 def test_a_table_is_read() -> None:

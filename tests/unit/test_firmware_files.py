@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import doctest
 import importlib.util
 import json
 import lzma
@@ -55,10 +54,6 @@ def judged(id: str, change: dict[str, Any]) -> Finding:
     report = replay.report(replay.changed(replay.host(HOST), change))
     (found,) = [one for one in report.findings if one.id == id]
     return found
-
-
-def test_doctests() -> None:
-    assert doctest.testmod(next_boot).failed == 0
 
 
 @pytest.mark.parametrize(

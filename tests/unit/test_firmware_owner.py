@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import hashlib
 import json
 import shlex
@@ -46,10 +45,6 @@ def owner_of(reader: Reader) -> Owner:
     assert found.value is not None, found
     (one,) = found.value
     return one
-
-
-def test_doctests() -> None:
-    assert doctest.testmod(firmware_files).failed == 0
 
 
 def test_a_file_as_its_package_installed_it() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from typing import Any
 
 import pytest
@@ -44,10 +43,6 @@ def judge(change: dict[str, Any], expect: dict[str, Any] | None = None, **more: 
     declarations = [check.declaration for check in checks]  # type: ignore[attr-defined]
     found = run(declarations, facts(change, **more), expectation(expect or {}))
     return {one.id: one for one in found if one.subject.name in (GPU, "host")}
-
-
-def test_doctests() -> None:
-    assert doctest.testmod(gpu_state).failed == 0
 
 
 def test_a_healthy_card() -> None:

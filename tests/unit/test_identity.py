@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import doctest
 from typing import Any
 
 import pytest
@@ -31,10 +30,6 @@ GUEST = "processor\t: 0\nflags\t\t: fpu vme hypervisor lm\n"
 
 def read(files: dict[str, Any] | None = None, links: dict[str, str] | None = None) -> identity.Identity:
     return identity.read(RecordedReader({**empty(0), "files": files or {}, "links": links or {}}))
-
-
-def test_doctests() -> None:
-    assert doctest.testmod(identity).failed == 0
 
 
 def test_a_whole_host_is_read() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import bz2
-import doctest
 import gzip
 import json
 import lzma
@@ -106,10 +105,6 @@ def tree(root: Path, data: bytes, tool: str = "", script: str = "exec tail -c +5
         (root / "usr/bin" / tool).write_text(f"#!/bin/sh\n{script}\n")
         (root / "usr/bin" / tool).chmod(0o755)
     return LiveReader(str(root))
-
-
-def test_doctests() -> None:
-    assert doctest.testmod(initrd).failed == 0
 
 
 # -- forms -------------------------------------------------------------------------------------------------------------

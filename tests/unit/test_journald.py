@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from typing import Any
 
 import pytest
@@ -27,10 +26,6 @@ def judged(files: dict[str, Any], remove: tuple[str, ...] = ()) -> Finding:
     report = replay.report(replay.changed(replay.host(HOST), {"files": files, "remove": remove}))
     (found,) = [one for one in report.findings if one.id == "storage.evidence_fs"]
     return found
-
-
-def test_doctests() -> None:
-    assert doctest.testmod(journald).failed == 0
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-5", "5 parsecs", "infinity", "1" * 500 + "!", "5m;"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from typing import Any
 
 import pytest
@@ -42,11 +41,6 @@ def booted() -> float:
 
 def disposed(after: float) -> str:
     return f"system@{int((booted() + after) * 1e6):016x}-8f1d2c3b4a596877.journal~"
-
-
-@pytest.mark.parametrize("module", [last_boot, modules])
-def test_doctests(module: Any) -> None:
-    assert doctest.testmod(module).failed == 0
 
 
 # -- the previous boot -------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import doctest
 import json
 from typing import Any
 
@@ -98,10 +97,6 @@ def read(
 
 def values(found: lscpu.Lscpu) -> dict[str, Any]:
     return {item.name: getattr(found, item.name).value for item in dataclasses.fields(found)}
-
-
-def test_doctests() -> None:
-    assert doctest.testmod(lscpu).failed == 0
 
 
 @pytest.mark.parametrize("name", HOSTS)

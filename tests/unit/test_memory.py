@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from typing import Any
 
 import pytest
@@ -19,11 +18,6 @@ REFUSED = {"error": "EACCES"}
 
 def recorded(files: dict[str, Any]) -> RecordedReader:
     return RecordedReader({**empty(0), "files": files})
-
-
-@pytest.mark.parametrize("module", [memory, sysctls, crash])
-def test_doctests(module: Any) -> None:
-    assert doctest.testmod(module).failed == 0
 
 
 def test_memory_of_the_small_lab_host() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +51,6 @@ def recorded(files: dict[str, Any], links: dict[str, str] | None = None, **more:
 def pins(files: dict[str, Any], links: dict[str, str] | None = None) -> list[tuple[str, str, str, str, str]]:
     found = network.read(recorded(files, links)).pins.value or ()
     return [(one.variable, one.value, one.where, one.unit, one.acts) for one in found]
-
-
-@pytest.mark.parametrize("module", [network, environment])
-def test_doctests(module: Any) -> None:
-    assert doctest.testmod(module).failed == 0
 
 
 # -- interfaces ----------------------------------------------------------------------------------------

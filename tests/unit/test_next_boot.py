@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from typing import Any
 
 import pytest
@@ -67,10 +66,6 @@ def judge(
 ) -> Finding:
     (found,) = run((check.declaration,), facts(change, **more), expectation(expect or {}))
     return found
-
-
-def test_doctests() -> None:
-    assert doctest.testmod(next_boot).failed == 0
 
 
 # -- GRUB --------------------------------------------------------------------------------------------------------------

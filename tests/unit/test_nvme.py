@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 
 from hostcheck.findings import Finding
 from hostcheck.onhost.gather import GROUPS, gather
-from hostcheck.onhost.readings import nvme
 from hostcheck.onhost.recording import RecordedReader
 from tests import replay
 
@@ -34,10 +32,6 @@ def judged(output: Any, **change: Any) -> Finding:
     report = replay.report(replay.changed(replay.host(HOST), {"commands": {COMMAND: output}, **change}))
     (found,) = [one for one in report.findings if one.id == "storage.smart"]
     return found
-
-
-def test_doctests() -> None:
-    assert doctest.testmod(nvme).failed == 0
 
 
 @pytest.mark.parametrize(

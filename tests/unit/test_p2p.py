@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import doctest
 from dataclasses import replace
 from typing import Any
 
@@ -45,10 +44,6 @@ def acs(ports: tuple[str, ...], control: int | None) -> dict[str, Any]:
         data = config(replace(host.functions[bdf], acs=None if control is None else (0x5F, control)))
         files[f"{host.path(bdf)}/config"] = {"base64": base64.b64encode(data).decode()}
     return {"files": files}
-
-
-def test_doctests() -> None:
-    assert doctest.testmod(iommu).failed == 0
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 import shlex
 from typing import Any
@@ -36,11 +35,6 @@ def ran(stdout: str, rc: int = 1, stderr: str = "") -> dict[str, Any]:
 
 def line(name: str, version: str, want: str = "install", state: str = "installed") -> str:
     return f"{name}\tv{version}\t{want} ok {state}\n"
-
-
-@pytest.mark.parametrize("module", [packages, pythons, checks])
-def test_doctests(module: Any) -> None:
-    assert doctest.testmod(module).failed == 0
 
 
 def test_the_rebuilt_hosts_answer_the_question_that_is_asked() -> None:

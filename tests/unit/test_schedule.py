@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from collections import Counter
 
 import pytest
@@ -13,10 +12,6 @@ from hostcheck.onhost.probe import schedule
 from hostcheck.onhost.probe.schedule import FULL, PAIRS, QUICK, SHAM
 
 SEEDS = st.integers(0, 2**31 - 1)
-
-
-def test_examples_in_the_docstrings() -> None:
-    assert doctest.testmod(schedule).failed == 0
 
 
 def test_coins_of_a_seed_never_change() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import itertools
 import math
 
@@ -18,10 +17,6 @@ from hostcheck.onhost.probe import statistics
 RATIOS = st.floats(-0.7, 0.7).filter(lambda x: abs(x) > 1e-6)
 DISTINCT = st.lists(RATIOS, min_size=1, max_size=14, unique_by=lambda x: round(abs(x), 7))
 TIED = st.lists(st.integers(-3, 3).map(float), min_size=1, max_size=11)
-
-
-def test_examples_in_the_docstrings() -> None:
-    assert doctest.testmod(statistics).failed == 0
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60), st.floats(0, 1))

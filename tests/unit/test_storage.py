@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from typing import Any
 
 import pytest
@@ -49,10 +48,6 @@ def mounts(*arguments: Any) -> tuple[storage.Mount, ...]:
     found = storage.read(recorded(*arguments)).mounts.value
     assert found is not None
     return found
-
-
-def test_doctests() -> None:
-    assert doctest.testmod(storage).failed == 0
 
 
 def test_the_root_of_a_lab_host() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from hostcheck.onhost.probe import session
 from hostcheck.onhost.settings.catalogue import SETTINGS
 from hostcheck.onhost.settings.engine import Host, Refused
-from hostcheck.onhost.trials import catalogue, deadman, restorer, run, value
+from hostcheck.onhost.trials import catalogue, deadman, restorer, run
 from hostcheck.onhost.trials.cpu_governor import CPUS
 from hostcheck.onhost.trials.switch import NeedsBoot, Scope, Switch, Switches
 from tests import replay
@@ -43,10 +42,6 @@ def toggled(tree: Tree, one: Switch, scope: Scope = ANYWHERE) -> Switches:
 
 def every(tree: Tree, name: str) -> list[str]:
     return [path.read_text().strip() for path in sorted(tree.path(POLICIES).glob(f"policy*/{name}"))]
-
-
-def test_examples_in_the_docstrings() -> None:
-    assert doctest.testmod(value).failed == 0
 
 
 def test_every_toggle_is_judged_on_a_metric_that_the_worker_has() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import io
 import json
 import math
@@ -52,10 +51,6 @@ def crossed() -> dict[str, Any]:
     claim["arms"] = {"base": "as it was", "A": "governor", "B": "swappiness", "A+B": "both"}
     begun = {"sham": receipt["begun"]["sham"], "quads": 8}
     return raw.seal({**receipt, "kind": "interaction", "blocks": blocks, "claim": claim, "begun": begun})
-
-
-def test_examples_in_the_docstrings() -> None:
-    assert doctest.testmod(trial).failed == 0
 
 
 # -- a trial of one switch ----------------------------------------------------------------------------------------

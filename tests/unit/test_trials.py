@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 import os
 import signal
@@ -19,7 +18,7 @@ from hostcheck import receipts
 from hostcheck.onhost.probe.schedule import PAIRS, QUADS, SHAM
 from hostcheck.onhost.settings.engine import Host, Refused
 from hostcheck.onhost.settings.files import Failed
-from hostcheck.onhost.trials import deadman, journal, restorer, switch
+from hostcheck.onhost.trials import deadman, journal, restorer
 from hostcheck.onhost.trials import run as trials
 from hostcheck.onhost.trials.run import Wish
 from tests import trial_host
@@ -58,10 +57,6 @@ def eventually(condition: Callable[[], bool]) -> bool:
             return True
         time.sleep(0.02)
     return False
-
-
-def test_examples_in_the_docstrings() -> None:
-    assert doctest.testmod(switch).failed == 0
 
 
 def test_a_governor_that_helps_is_found_and_put_back(tree: Tree) -> None:
