@@ -247,7 +247,9 @@ def boost(facts: Facts, expectation: Expectation, previous: Facts | None = None)
 
     Why: boost decides the clock of the one core that submits work. Some hosts are without it on purpose (a public unit
     writes 0 because of machine checks, arc-host-facts A.1), so it is never switched on, only shown, and
-    `boost_off_reason` declares it. no_turbo has the opposite sense.
+    `boost_off_reason` declares it. no_turbo has the opposite sense. Where the switch for all says on and that of every
+    policy off, nobody knows: up to Linux 6.9 acpi-cpufreq never told its policies (fixed by "cpufreq: ACPI: Mark boost
+    policy as enabled when setting boost"), and a handheld's processor boosted all the same (SimpleDeckyTDP#123).
     """
     cpufreq = facts.cpufreq
     if _without_cpufreq(facts):
@@ -259,8 +261,18 @@ def boost(facts: Facts, expectation: Expectation, previous: Facts | None = None)
     unread = next((one for one in (*present, *(policy.boost for policy in own)) if one.value is None), None)
     off = [switch for switch in present if switch.value is False]
     off_own = [policy for policy in own if policy.boost.value is False]
-    if off or off_own:
-        owned, owner_source = _owners(facts, "cpu_boost")
+    owned, owner_source = _owners(facts, "cpu_boost")
+    is_meant = bool(owned or expectation.boost_off_reason)
+    if own and off_own == own and not off and cpufreq.boost.value and not is_meant:
+        yield Finding(
+            "cpu.boost",
+            ALL,
+            Status.unknown,
+            seen="the switch for all policies is on, and that of every policy off",
+            source=_sources(cpufreq.boost.source, own[0].boost.source),
+            next_step="grep MHz /proc/cpuinfo # while one core is busy: above the nominal clock, boost is on",
+        )
+    elif off or off_own:
         subject = ALL if off else _subject(facts, off_own)
         source = off[0].source if off else off_own[0].boost.source
         reason = expectation.boost_off_reason
