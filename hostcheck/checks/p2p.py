@@ -12,9 +12,11 @@ from ..findings import HOST, Finding, Status, check
 from ..onhost.gather import Facts
 from ..onhost.reader import Reading
 from ..onhost.readings import gpu_ids
+from ..onhost.readings.log_events import GPU_DRIVERS, driver_of
 from ..onhost.readings.pcie import Gpu
 from .gpu import cards, is_virtual
 
+REFUSED = "the kernel refused it: no bridge above both, or ACS redirect, and a host bridge that is not on its list"
 REDIRECTS = frozenset(("ReqRedir", "CmpltRedir", "EgressCtrl"))
 
 # Host bridges through which the kernel lets peers talk, besides every AMD processor since Zen (family 17h): the list
@@ -90,6 +92,17 @@ def pair(facts: Facts, one: Gpu, other: Gpu) -> Pair:
     return Pair(*names, "host_bridge", redirect)
 
 
+def refused(facts: Facts) -> dict[frozenset[str], str]:
+    """Pairs of cards for which the kernel said on this boot that they cannot -> where it said so."""
+    log = facts.kernel_log.events
+    return {
+        frozenset((event.bdf, provider)): log.source
+        for event in log.value or ()
+        if event.kind == "p2p.refused" and not event.previous_boot and driver_of(event) in GPU_DRIVERS
+        for provider in event.details["provider"].lower().split(", ")
+    }
+
+
 WORDS = {
     "direct": "direct through the switch",
     "host_bridge": "through the host bridge",
@@ -117,8 +130,13 @@ def p2p(facts: Facts, expectation: Expectation, previous: Facts | None = None) -
     not on the kernel's list ends it; the error then looks like out of memory (compute-runtime#935). In a virtual
     machine the common switch is hidden (llm-scaler#216). ACS and the IOMMU isolate devices: never a fault, never
     changed here. This is the kernel's rule and no proof that a copy is right: only a checked copy shows that
-    (compute-runtime#942).
+    (compute-runtime#942). Where the kernel itself said that two cards cannot, that counts.
     """
+    said = refused(facts)
+    if said and not facts.pcie.gpus.value:  # no more than a log was kept
+        pairs = [Pair(min(both), max(both), "none", REFUSED) for both in said]
+        yield Finding("p2p", HOST, Status.info, seen=_told(pairs), source=next(iter(said.values())))
+        return
     judged = [gpu for gpu in cards(facts) if gpu.vendor == gpu_ids.INTEL and gpu.driver.value]
     source = facts.pcie.gpus.source
     if len(judged) < 2:
@@ -135,7 +153,12 @@ def p2p(facts: Facts, expectation: Expectation, previous: Facts | None = None) -
             next_step="CCL_TOPO_P2P_ACCESS=0  # copies through the host; no fault of a card",
         )
         return
-    pairs = [pair(facts, one, other) for one, other in itertools.combinations(judged, 2)]
+    pairs = [
+        Pair(one.bdf, other.bdf, "none", REFUSED)
+        if frozenset((one.bdf, other.bdf)) in said
+        else pair(facts, one, other)
+        for one, other in itertools.combinations(judged, 2)
+    ]
     unread = next((one.reading for one in pairs if one.reading is not None), None)
     if unread is not None:
         seen = f"{unread.unread}: ACS not read: {unread.detail}"

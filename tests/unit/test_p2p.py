@@ -15,7 +15,7 @@ from hostcheck.expectations import expectation
 from hostcheck.findings import Finding, Status, run
 from hostcheck.onhost.gather import gather
 from hostcheck.onhost.readings import iommu
-from hostcheck.onhost.recording import RecordedReader
+from hostcheck.onhost.recording import RecordedReader, empty
 from tests import replay
 from tests.hosts import build_gpu
 from tests.hosts.build_pci import config
@@ -155,3 +155,30 @@ def test_a_guest_has_none_whatever_its_ports_say() -> None:
 def test_one_card_or_none() -> None:
     assert judge(host="gpu-vm").status is Status.not_applicable
     assert judge(host="arm-server").status is Status.not_applicable
+
+
+LINE = (
+    "cannot be used for peer-to-peer DMA as the client and provider ({}) do not share an upstream bridge or whitelisted"
+)
+LINE += " host bridge"
+
+
+def test_what_the_kernel_refused_is_not_available_whatever_its_rules_were_taken_for() -> None:
+    host = replay.changed(replay.host("four-card-gen4"), {})
+    replay.add_log(host, f"[  90.0] xe 0000:23:00.0: {LINE.format('0000:27:00.0')}\n")
+    declaration = checks.p2p.declaration  # type: ignore[attr-defined]
+    (found,) = run((declaration,), gather(RecordedReader(host)), expectation({}))
+    assert found.status is Status.info
+    assert "0000:23:00.0, 0000:27:00.0: unavailable (the kernel refused it" in found.seen
+    assert "through the host bridge" in found.seen  # the other pairs
+
+
+def test_a_refusal_is_told_where_nothing_but_the_log_was_kept() -> None:
+    """As of a B50 beside a B580, of which only the line was kept."""
+    boot = "[    0.000000] Linux version 7.0.0-27-generic (buildd@x) #27 SMP\n"
+    text = f"{boot}[   90.0] xe 0000:03:00.0: {LINE.format('0000:07:00.0')}\n"
+    host = {**empty(1.78e9), "commands": {"dmesg": {"rc": 0, "stdout": text, "stderr": ""}}}
+    declaration = checks.p2p.declaration  # type: ignore[attr-defined]
+    (found,) = run((declaration,), gather(RecordedReader(host)), expectation({}))
+    assert (found.status, found.seen.partition(" (")[0]) == (Status.info, "unavailable")
+    assert "dmesg" in found.source

@@ -56,7 +56,7 @@ _DEVICE_WORDS = (
     "hung", "graphics", "survivab", "pcode", "heartbeat", "vm worker", "bus", "accessible", "visible", "small bar",
     "resize", "reduced bar", "local memory", "probe blocked",
     "power state", "at resume", "slot(", "retrain", "bandwidth", "dpc", "edr", "aspm", "lost", "no reply",
-    "underflow",
+    "underflow", "peer-to-peer",
 )  # fmt: skip
 # A tag that ends the line, a status bit such as ``[12] Timeout``, the end that a pager leaves.
 _DEVICE_FORMS = re.compile(r"gt\d: *(?:$|\\n|\")|\[[ \d]\d\] |>\s*(?:$|\")")

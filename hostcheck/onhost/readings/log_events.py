@@ -281,6 +281,8 @@ _RULES: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         ("bar.small", "small bar", r"small bar (?:device|detected)"),
         ("bar.small", "reduced bar", r"using a reduced BAR size"),
         ("bar.resize_failed", "resize", r"failed to resize BAR|can't resize \w+ BAR"),
+        # drivers/pci/p2pdma.c, calc_map_type_and_dist_warn
+        ("p2p.refused", "peer-to-peer", rf"cannot be used for peer-to-peer DMA .*provider \((?P<provider>{BDF})\)"),
         ("bar.resized", "resized to", r"BAR ?2 resized to (?P<size>\d+[MG])"),
         (
             "d3_failed",
