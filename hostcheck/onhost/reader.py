@@ -326,8 +326,16 @@ class Reader:
         no: Reading[Output] = Reading.no("tool_missing", "not run on what was recorded", source)
         return Pieces(source, iter(()), lambda: no)
 
-    def keep(self, path: str, content: Reading[bytes]) -> None:
-        """What a recording is to hold in place of a file that was `opened`: so much of it that it reads the same."""
+    @property
+    def unrecorded(self) -> Reader:
+        """The same host for looking around: what it gives is no part of a recording but by `keep`."""
+        return self
+
+    def keep(self, path: str, content: Reading[bytes] | Reading[str]) -> None:
+        """What a recording is to hold of a file: so much that it reads the same. Text is redacted, bytes are not."""
+
+    def keep_command(self, reading: Reading[Output], reduce: Callable[[str], str]) -> None:
+        """What a recording is to hold of a command that was run `unrecorded`: what `reduce` leaves of its output."""
 
     def call(self, name: str) -> Reading[Any]:
         """Call a function of psutil or pyudev, e.g. ``psutil.net_if_addrs``, without arguments; gives plain data."""

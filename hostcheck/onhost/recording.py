@@ -36,6 +36,7 @@ from .reader import (
     Reader,
     Reading,
     Stat,
+    as_text,
     parse_digest,
     refused,
 )
@@ -114,6 +115,16 @@ def load(text: str) -> dict[str, Any]:
 def dump(recording: dict[str, Any]) -> str:
     """The text of a recording: sorted, indented, so that two recordings can be compared line by line."""
     return json.dumps(recording, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def as_content(data: bytes) -> str | dict[str, str]:
+    """A file's content as a recording holds it: as text where that is possible.
+
+    >>> as_content(b"1\\n"), as_content(b"\\0")
+    ('1\\n', {'base64': 'AA=='})
+    """
+    found = as_text(data, "")
+    return found.value if found.value is not None else {"base64": base64.b64encode(data).decode("ascii")}
 
 
 def error_reading(name: str, source: str) -> Reading[Any]:
@@ -424,13 +435,7 @@ class Recorder(Reader):
             self._keep_error(real, reading)
             return reading
         self._read[real] = reading.value
-        try:
-            content: Any = reading.value.decode("utf-8")
-            if "\0" in content:
-                raise ValueError
-        except ValueError:
-            content = {"base64": base64.b64encode(reading.value).decode("ascii")}
-        self.kept["files"][real] = content
+        self.kept["files"][real] = as_content(reading.value)
         return reading
 
     def digest(self, path: str, kind: str = "md5", limit: int = BLOB_LIMIT) -> Reading[str]:
@@ -491,7 +496,6 @@ class Recorder(Reader):
             self.kept["commands"][source] = {"error": reading.unread}
 
     def keep_command(self, reading: Reading[Output], reduce: Callable[[str], str]) -> None:
-        """Keep what `reduce` leaves of the output of a command that was run by the reader inside."""
         stdout = reduce(reading.value.stdout) if reading.value is not None else None
         self._keep_command(reading.source, reading, stdout)
 
@@ -527,12 +531,16 @@ class Recorder(Reader):
     ) -> Pieces[bytes]:
         return self.inner.filtered(argv, given, at, timeout)
 
-    def keep(self, path: str, content: Reading[bytes]) -> None:
-        real = self._real(path)
-        if content.value is None:
+    @property
+    def unrecorded(self) -> Reader:
+        return self.inner
+
+    def keep(self, path: str, content: Reading[bytes] | Reading[str]) -> None:
+        real, kept = self._real(path), content.value
+        if kept is None:
             self._keep_error(real, content)
         else:
-            self.kept["files"][real] = {"base64": base64.b64encode(content.value).decode("ascii")}
+            self.kept["files"][real] = kept if isinstance(kept, str) else as_content(kept)
 
     def call(self, name: str) -> Reading[Any]:
         reading = self.inner.call(name)

@@ -6,12 +6,10 @@ anything else is done with it, and of the rest of the table nothing is kept: nei
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..reader import Reader, Reading
-from ..recording import Recorder
 
 TABLE = "/sys/firmware/dmi/tables/DMI"
 TABLE_LIMIT = 1 << 20  # bytes; a server with 32 modules has some 20 KB
@@ -130,14 +128,8 @@ def parse_correction(table: bytes) -> str:
 
 def read_table(reader: Reader) -> Reading[bytes]:
     """What is kept of the table; a recording keeps the same and no more."""
-    inner = reader.inner if isinstance(reader, Recorder) else reader
-    data = inner.data(TABLE, TABLE_LIMIT)
-    if data.value is None:
-        return reader.data(TABLE, TABLE_LIMIT)
-    kept = data.then(reduced)
-    if isinstance(reader, Recorder):
-        content = base64.b64encode(kept.value).decode("ascii") if kept.value is not None else ""
-        reader.kept["files"][reader._real(TABLE)] = {"base64": content}
+    kept = reader.unrecorded.data(TABLE, TABLE_LIMIT).then(reduced)
+    reader.keep(TABLE, kept)
     return kept
 
 

@@ -10,7 +10,6 @@ import re
 from typing import Callable
 
 from ..reader import FILE_LIMIT, Reader, Reading, as_text
-from ..recording import Recorder
 
 # Variables that decide how a job uses cards and network (arc-host-facts A.1, lab-host-facts 2.6).
 ALLOWED = re.compile(
@@ -55,14 +54,14 @@ def part(
 
     zeros: NUL bytes are part of the text, as in /proc/PID/environ. A ValueError of `reduce` makes it not_understood.
     """
-    inner = reader.inner if isinstance(reader, Recorder) else reader
-    data = inner.data(path, limit)
+    data = reader.unrecorded.data(path, limit)
     if data.value is None:
-        return reader.data(path, limit).then(lambda _: "")  # so that a refusal is part of the recording
-    text: Reading[str] = Reading(data.value.decode("utf-8", "replace"), path) if zeros else as_text(data.value, path)
-    left = text.then(reduce)
-    if isinstance(reader, Recorder):
-        reader.kept["files"][reader._real(path)] = left.value if left.value is not None else "?"  # not understood
+        left = data.then(lambda _: "")
+    elif zeros:
+        left = data.then(lambda found: reduce(found.decode("utf-8", "replace")))
+    else:
+        left = as_text(data.value, path).then(reduce)
+    reader.keep(path, left)
     return left
 
 

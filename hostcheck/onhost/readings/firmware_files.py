@@ -12,7 +12,6 @@ import re
 from dataclasses import dataclass
 
 from ..reader import DIGESTS, Reader, Reading
-from ..recording import Recorder
 from .environment import part
 from .next_boot import NextBoot
 from .packages import Packages
@@ -179,8 +178,7 @@ def owner(path: str, lists: dict[str, dict[str, str]], diversions: dict[str, str
 
 def read_lists(reader: Reader) -> Reading[dict[str, dict[str, str]]]:
     """Digests of the packages that may hold firmware, by package; one that is not understood makes all so."""
-    inner = reader.inner if isinstance(reader, Recorder) else reader  # which others are installed is not kept
-    names = inner.names(DPKG_INFO)
+    names = reader.unrecorded.names(DPKG_INFO)  # which others are installed is not kept
     if names.value is None:
         return reader.names(DPKG_INFO).then(lambda _: {})
     found: dict[str, dict[str, str]] = {}
@@ -197,10 +195,8 @@ def read_lists(reader: Reader) -> Reading[dict[str, dict[str, str]]]:
 
 def read_rpm(reader: Reader) -> Reading[dict[str, dict[str, str]]]:
     """Digests by package of rpm; of some thousand files a recording keeps those of xe."""
-    inner = reader.inner if isinstance(reader, Recorder) else reader
-    ran = inner.run(RPM)
-    if isinstance(reader, Recorder):
-        reader.keep_command(ran, reduce_rpm)
+    ran = reader.unrecorded.run(RPM)
+    reader.keep_command(ran, reduce_rpm)
     # its exit status is the number of packages that are not installed
     return Reading(ran.value, "rpm -q", ran.unread, ran.detail).then(lambda output: parse_rpm(output.stdout))
 

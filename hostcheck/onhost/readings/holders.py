@@ -9,7 +9,6 @@ import re
 from dataclasses import dataclass
 
 from ..reader import Reader, Reading
-from ..recording import Recorder
 
 PROC, NODES, CLASS = "/proc", "/dev/dri", "/sys/class/drm"
 BDF = re.compile(r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
@@ -108,7 +107,7 @@ def held_nodes(reader: Reader, pid: str) -> Reading[set[str]]:
     What else a process has open is nobody's business: of a recording only the entries that lead to a node are part.
     """
     folder = f"{PROC}/{pid}/fd"
-    looking = reader.inner if isinstance(reader, Recorder) else reader
+    looking = reader.unrecorded
     names = looking.names(folder)
     if names.value is None:
         return reader.names(folder).then(lambda _: set())

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..reader import Reader, Reading
-from ..recording import Recorder
 
 if TYPE_CHECKING:
     from ..gather import Options
@@ -84,13 +83,8 @@ def folders_of(reader: Reader, prefix: str) -> list[str]:
     return found
 
 
-def _looking(reader: Reader) -> Reader:
-    """The reader for looking around: what it sees is no part of a recording."""
-    return reader.inner if isinstance(reader, Recorder) else reader
-
-
 def _listed(reader: Reader, path: str, pattern: str) -> tuple[str, ...]:
-    return _looking(reader).children(path, pattern)
+    return reader.unrecorded.children(path, pattern)
 
 
 def declared_folders(reader: Reader, declared: str) -> list[str]:
@@ -103,7 +97,7 @@ def declared_folders(reader: Reader, declared: str) -> list[str]:
 
 
 def read_folder(reader: Reader, folder: str) -> Reading[PythonPackages]:
-    names = _looking(reader).names(folder)
+    names = reader.unrecorded.names(folder)
     if names.value is None:
         return names.then(lambda _: PythonPackages(folder, {}))
     found: dict[str, str] = {}
@@ -146,4 +140,4 @@ def read(reader: Reader, options: Options) -> Pythons:
 
 
 def _there(reader: Reader, folder: str) -> bool:
-    return _looking(reader).names(folder).unread != "absent"
+    return reader.unrecorded.names(folder).unread != "absent"
