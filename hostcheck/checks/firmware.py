@@ -157,7 +157,7 @@ def _whose(one: Owner, overrides: tuple[str, ...], hiding: tuple[str, ...], is_r
     source = one.digest.source
     if one.package and one.digest.value == one.installed:
         return Finding("fw.guc_ownership", subject, Status.ok, f"as {one.package} installed it", source=source)
-    is_other = f"is not what {one.package} installed" if one.package else "belongs to no package"
+    is_other = f"is not what {one.package} installed" if one.package else "belongs to no package of firmware"
     seen = f"{is_other} ({one.digest.value})"
     declared = _declared(one, overrides)
     if declared:

@@ -331,6 +331,10 @@ class Reader:
         """The same host for looking around: what it gives is no part of a recording but by `keep`."""
         return self
 
+    def has_recorded(self, argv: Sequence[str]) -> bool:
+        """Is the answer of a command part of a recording, so that nothing is started for it?"""
+        return False
+
     def keep(self, path: str, content: Reading[bytes] | Reading[str]) -> None:
         """What a recording is to hold of a file: so much that it reads the same. Text is redacted, bytes are not."""
 

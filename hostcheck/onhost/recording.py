@@ -309,6 +309,9 @@ class RecordedReader(Reader):
         files = {**self.recording.get("files", {}), **last["files"]}
         return last["after_s"], RecordedReader({**self.recording, "files": files, "samples": []}, self.beneath)
 
+    def has_recorded(self, argv: Sequence[str]) -> bool:
+        return shlex.join(argv) in self.recording.get("commands", {})
+
     def opened(self, path: str) -> Reading[Opened]:
         try:
             is_here = self.beneath is None or self._walk(path) in self._files

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import yaml
 
 from hostcheck.expectations import expectation
 from hostcheck.findings import Finding, Status
+from hostcheck.onhost.readings import packages
 from tests import replay
 
 CASES = Path(__file__).parents[1] / "cases"
@@ -94,3 +96,11 @@ def test_packages_that_are_to_be_held() -> None:
 def test_half_a_pair_is_no_expectation() -> None:
     with pytest.raises(ValueError, match="only the pair says what happens"):
         expectation({"settings": {"crash_policy": {"hardlockup_panic": True}}})
+
+
+def test_what_another_manager_of_packages_holds_is_not_known() -> None:
+    """A host of rpm without dnf: its locks were not read, so no package is said to be free."""
+    listed = {"rc": 0, "stdout": "rpm\tv4.20.1-1\nkernel-default\tv6.12.0-1\n", "stderr": ""}
+    change = {"commands": {shlex.join(packages.DPKG): None, shlex.join(packages.RPM): listed}}
+    (found,) = judged("package.pins", change, {"package_pins": {"names": ["kernel-default"]}})
+    assert (found.status, "another manager of packages" in found.seen) == (Status.unknown, True)

@@ -111,8 +111,8 @@ def test_an_older_recording_has_no_digest_and_claims_nothing() -> None:
 @pytest.mark.parametrize(
     ("who", "status", "seen"),
     [
-        (":", "info", f"belongs to no package ({OTHER}); diverted by a person (dpkg-divert)"),
-        ("xe-firmware-next", "warn", f"belongs to no package ({OTHER})"),
+        (":", "info", f"belongs to no package of firmware ({OTHER}); diverted by a person (dpkg-divert)"),
+        ("xe-firmware-next", "warn", f"belongs to no package of firmware ({OTHER})"),
         ("linux-firmware", "warn", f"is not what linux-firmware installed ({OTHER})"),
     ],
 )
@@ -165,7 +165,7 @@ def test_without_diversions_there_are_none() -> None:
 
 def test_a_file_that_no_list_has_belongs_to_nobody() -> None:
     found = judged({"files": {LIST: f"{'1' * 32}  usr/share/doc/x\n"}})
-    assert (found.status.value, found.seen.partition(" (")[0]) == ("warn", "belongs to no package")
+    assert (found.status.value, found.seen.partition(" (")[0]) == ("warn", "belongs to no package of firmware")
     assert found.next_step.startswith(f"dpkg -S {FILE}")
 
 

@@ -31,8 +31,12 @@ def facts(change: dict[str, Any] | None = None, host: str = PLX) -> Any:
 
 
 def judge(change: dict[str, Any] | None = None, host: str = PLX) -> Finding:
+    return found_in(facts(change, host))
+
+
+def found_in(facts: Any) -> Finding:
     declaration = checks.p2p.declaration  # type: ignore[attr-defined]
-    (found,) = run((declaration,), facts(change, host), expectation({}))
+    (found,) = run((declaration,), facts, expectation({}))
     return found
 
 
@@ -166,8 +170,7 @@ LINE += " host bridge"
 def test_what_the_kernel_refused_is_not_available_whatever_its_rules_were_taken_for() -> None:
     host = replay.changed(replay.host("four-card-gen4"), {})
     replay.add_log(host, f"[  90.0] xe 0000:23:00.0: {LINE.format('0000:27:00.0')}\n")
-    declaration = checks.p2p.declaration  # type: ignore[attr-defined]
-    (found,) = run((declaration,), gather(RecordedReader(host)), expectation({}))
+    found = found_in(gather(RecordedReader(host)))
     assert found.status is Status.info
     assert "0000:23:00.0, 0000:27:00.0: unavailable (the kernel refused it" in found.seen
     assert "through the host bridge" in found.seen  # the other pairs
@@ -178,7 +181,6 @@ def test_a_refusal_is_told_where_nothing_but_the_log_was_kept() -> None:
     boot = "[    0.000000] Linux version 7.0.0-27-generic (buildd@x) #27 SMP\n"
     text = f"{boot}[   90.0] xe 0000:03:00.0: {LINE.format('0000:07:00.0')}\n"
     host = {**empty(1.78e9), "commands": {"dmesg": {"rc": 0, "stdout": text, "stderr": ""}}}
-    declaration = checks.p2p.declaration  # type: ignore[attr-defined]
-    (found,) = run((declaration,), gather(RecordedReader(host)), expectation({}))
+    found = found_in(gather(RecordedReader(host)))
     assert (found.status, found.seen.partition(" (")[0]) == (Status.info, "unavailable")
     assert "dmesg" in found.source

@@ -92,7 +92,7 @@ REFUSED = {"error": "EACCES"}
 @pytest.mark.parametrize(
     ("files", "locks", "held"),
     [
-        ({}, (), []),
+        ({"/etc/dnf/dnf.conf": "[main]\n"}, (), []),
         ({packages.DNF4_LOCKS: LIST}, (), []),  # a list without the plugin does nothing
         ({packages.DNF4_PLUGIN: PLUGIN}, (), []),
         ({packages.DNF4_PLUGIN: "[main]\nenabled = 0\n", packages.DNF4_LOCKS: LIST}, (), []),
@@ -119,6 +119,7 @@ def test_what_dnf_holds_stands_in_files(files: dict[str, Any], locks: tuple[str,
 @pytest.mark.parametrize(
     ("files", "reason"),
     [
+        ({}, "absent"),  # zypper and rpm-ostree keep theirs elsewhere
         ({packages.DNF5_LOCKS: REFUSED}, "permission"),
         ({packages.DNF5_LOCKS: "garbage"}, "not_understood"),
         ({packages.DNF5_LOCKS: 'version = "1.0"\n[[packages]]\ncomment = "x"\n'}, "not_understood"),

@@ -201,6 +201,8 @@ _RECOMMENDED = (
     r"GuC firmware(?: \S+)? \((?P<recommended>[\d.]+)\) is recommended,\s+but\s+only\s+(?:[^\s(]\S*\s+)?"
     r"\((?P<found>[\d.]+)\)"
 )
+_VERSION = r"GuC version:? (?P<version>\d[\d.]*\d),? \(?wanted (?P<wanted>\d[\d.]*\d)"
+
 # Lines that begin with a device: kind, a word in lower case that must be in the line, pattern. The first that matches
 # counts. ``xe.`` kinds become ``gpu.`` ones for other drivers.
 _RULES: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
@@ -222,7 +224,7 @@ _RULES: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         ),
         ("guc.recommended", "recommended", _RECOMMENDED),
         ("guc.loaded", "guc firmware", r"GuC firmware(?: from)? (?P<file>\S+?),? version (?P<version>\d+(?:\.\d+)+)"),
-        ("guc.version", "wanted", r"GuC version:? (?P<version>\d[\d.]*\d),? \(?wanted (?P<wanted>\d[\d.]*\d)"),
+        ("guc.version", "wanted", _VERSION),
         (
             "guc.load_failed",
             "failed",
@@ -433,7 +435,7 @@ _LOOSE: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         ("i915.hang", "GPU HANG", r"\[drm[^\]]*\].*GPU HANG\b"),
         # The driver ends a request that takes longer than 20 s (intel_gt_requests.c).
         ("i915.timedout_job", "Fence exp", rf"Fence expiration time out i915-(?P<bdf>{BDF}):(?P<processes>[^\[\n]+)\["),
-        ("guc.version", "wanted", r"GuC version:? (?P<version>\d[\d.]*\d),? \(?wanted (?P<wanted>\d[\d.]*\d)"),
+        ("guc.version", "wanted", _VERSION),
         # Only xe has these words; a report that retypes them leaves the card out (compute-runtime#948).
         ("xe.fault_response", "response", r"Fault response: Unsuccessful|page fault, response:? -E"),
         ("xe.cat_error", "CAT error", r"Engine memory CAT error"),

@@ -64,6 +64,7 @@ RPM = (
 )
 STATUS_FILE = "/var/lib/dpkg/status"
 STATUS_LIMIT = 32 << 20  # bytes; a desktop's list is some 3 MB
+DNF = "/etc/dnf"
 DNF4_PLUGIN = "/etc/dnf/plugins/versionlock.conf"  # comes with the plugin; without it the list does nothing
 DNF4_LOCKS = "/etc/dnf/plugins/versionlock.list"
 DNF5_LOCKS = "/etc/dnf/versionlock.toml"
@@ -224,7 +225,15 @@ def parse_dnf5_locks(text: str) -> tuple[str, ...]:
 
 
 def read_locks(reader: Reader) -> Reading[tuple[str, ...]]:
-    """What dnf holds; () where there is neither the plugin of dnf 4 nor a file of dnf 5."""
+    """What dnf holds; () where there is neither the plugin of dnf 4 nor a file of dnf 5.
+
+    Absent on a host without dnf: another manager of packages (zypper, rpm-ostree) keeps its locks elsewhere.
+    """
+    there = reader.names(DNF)
+    if there.unread == "absent":
+        return Reading.no("absent", "no dnf here; what another manager of packages holds is not read", DNF)
+    if there.value is None:
+        return there.then(lambda _: ())
     found: list[str] = []
     source = DNF5_LOCKS
     locks = reader.text(DNF5_LOCKS, LOCKS_LIMIT)
@@ -269,6 +278,11 @@ def _named(ran: Reading[Output], name: str) -> Reading[Output]:
     return Reading(ran.value, name, ran.unread, ran.detail)
 
 
+def _unread(name: str, installed: Reading[tuple[Package, ...]]) -> Packages:
+    """Packages whose manager answered, and not with a list."""
+    return Packages(installed.then(lambda _: name), installed, installed.then(lambda _: ()))
+
+
 def _of_rpm(manager: Reading[str], installed: Reading[tuple[Package, ...]], reader: Reader) -> Packages:
     """Packages of rpm, with what dnf holds."""
     locks = read_locks(reader)
@@ -293,8 +307,6 @@ def read(reader: Reader) -> Packages:
         return Packages(Reading("dpkg", STATUS_FILE), listed.then(parse_status), no_locks)
     for name, ran, function in (("dpkg", dpkg, _from_dpkg), ("rpm", rpm, _from_rpm)):
         if ran.unread != "tool_missing":
-            installed = ran.then(function)
-            manager = installed.then(lambda _, own=name: own)  # type: ignore[misc]
-            return Packages(manager, installed, installed.then(lambda _: ()))
+            return _unread(name, ran.then(function))
     no: Reading[str] = Reading.no("tool_missing", "neither dpkg nor rpm", dpkg.source)
     return Packages(no, no.then(lambda _: ()), no.then(lambda _: ()))

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..reader import Output, Reader, Reading, shorten
-from ..recording import RecordedReader
 from .holders import Holders
 from .kernel_log import KernelLog
 from .pcie import ASLEEP, Gpu, Pcie
@@ -429,14 +428,9 @@ def ask(reader: Reader, argv: Sequence[str]) -> tuple[Reading[Output], Reading[s
     return ran, outcome(ran.value, ran.source)
 
 
-def is_recorded(reader: Reader) -> bool:
-    """Is this a recording that holds an answer of xpu-smi? Nothing is started then."""
-    commands = reader.recording.get("commands", {}) if isinstance(reader, RecordedReader) else {}
-    return any(" ".join(argv) in commands for argv in (LIST_JSON, LIST_TEXT))
-
-
 def read(reader: Reader, pcie: Pcie, kernel_log: KernelLog, holders: Holders, options: Options) -> XpuSmi:
-    no = held_back(pcie.gpus, kernel_log, holders, options, is_recorded(reader))
+    part = reader.has_recorded(LIST_JSON) or reader.has_recorded(LIST_TEXT)
+    no = held_back(pcie.gpus, kernel_log, holders, options, part)
     if no is not None:
         return XpuSmi(no, no, no.then(lambda _: ()), no.then(lambda _: ()), no.then(bool), no.then(lambda _: ()))
     _, said = ask(reader, VERSION)
