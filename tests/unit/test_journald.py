@@ -37,14 +37,22 @@ def test_no_time_span(text: str) -> None:
 @pytest.mark.parametrize(
     ("files", "on_disk", "seconds"),
     [
-        ({}, False, 300),
+        ({"/run/log/journal/": ""}, False, 300),
         ({"/var/log/journal/": ""}, True, 300),
         ({CONF: "[Journal]\n#Storage=volatile\n", "/var/log/journal/": ""}, True, 300),
         ({CONF: "[Journal]\nStorage=volatile\n", "/var/log/journal/": ""}, False, 300),
         ({CONF: "[Journal]\nStorage = Persistent\nSyncIntervalSec=30s\n"}, True, 30),
         ({CONF: "[Journal]\nStorage=\nSyncIntervalSec=\n", "/var/log/journal/": ""}, True, 300),
         ({"/usr/lib/systemd/journald.conf": "[Journal]\nStorage=persistent\n"}, True, 300),
-        ({"/usr/lib/systemd/journald.conf": "[Journal]\nStorage=persistent\n", CONF: "[Journal]\n"}, False, 300),
+        (
+            {
+                "/usr/lib/systemd/journald.conf": "[Journal]\nStorage=persistent\n",
+                CONF: "[Journal]\n",
+                "/run/log/journal/": "",
+            },
+            False,
+            300,
+        ),
         (
             {
                 CONF: "[Journal]\nStorage=none\n",
@@ -65,6 +73,7 @@ def test_settings_by_their_rank(files: dict[str, Any], on_disk: bool, seconds: f
 @pytest.mark.parametrize(
     ("files", "on_disk", "sync"),
     [
+        ({}, "absent", None),  # no journal at all, or none that was recorded
         ({CONF: REFUSED}, "permission", "permission"),
         ({CONF: "garbage\n"}, "not_understood", "not_understood"),
         ({f"{CONF}.d/x.conf": REFUSED}, "permission", "permission"),
@@ -107,8 +116,9 @@ def test_the_file_system_of_evidence(mount: str, status: str, seen: str) -> None
 
 
 def test_a_journal_in_memory_is_told_and_one_that_cannot_be_read_is_unknown() -> None:
-    found = judged({}, remove=("/var/log/journal",))
+    found = judged({"/run/log/journal/": ""}, remove=("/var/log/journal",))
     assert (found.status.value, found.seen) == ("info", "the journal is kept in memory and gone with the boot")
+    assert judged({}, remove=("/var/log/journal",)).status.value == "unknown"
     assert judged({CONF: REFUSED}).status.value == "unknown"
     assert judged({"/proc/self/mountinfo": REFUSED}).status.value == "unknown"
     assert "after 300 s at the latest" in judged({}).seen

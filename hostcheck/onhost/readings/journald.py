@@ -10,7 +10,7 @@ from .environment import part
 
 FOLDERS = ("/etc/systemd", "/run/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd")  # in the order of their rank
 NAME = "journald.conf"
-ON_DISK = "/var/log/journal"
+ON_DISK, IN_MEMORY = "/var/log/journal", "/run/log/journal"
 STORAGE = ("auto", "persistent", "volatile", "none")
 SYNC = "5min"  # where nothing is set
 UNITS = {
@@ -90,7 +90,10 @@ def read(reader: Reader) -> Journald:
     on_disk = storage.then(lambda word: word == "persistent")
     if storage.value == "auto":
         folder = reader.names(ON_DISK)
-        on_disk = Reading(False, ON_DISK) if folder.unread == "absent" else folder.then(lambda _: True)
+        if folder.unread != "absent":
+            on_disk = folder.then(lambda _: True)
+        else:
+            on_disk = reader.names(IN_MEMORY).then(lambda _: False)  # without either there is no journal
     return Journald(
         on_disk=on_disk,
         sync_seconds=settings.then(lambda found: parse_seconds(found.get("SyncIntervalSec") or SYNC)),
